@@ -12,13 +12,23 @@ namespace {
 
 using namespace ditrain;
 
+constexpr const char* kDiffusers = "diffusers";
+
+std::string formats() {
+  std::string text;
+  for (const auto& [word, kind] : nn::words_of(nn::ModelKind{})) text += std::string(word) + "|";
+  return text + kDiffusers;
+}
+
 config::CommandLine make_command_line() {
   return config::CommandLine(
       "ditexport", "write the weights of a checkpoint as safetensors",
       {{"checkpoint", "DIR|FILE", "run folder, checkpoint folder (the latest is taken), or a .safetensors file"},
-       {"out", "PATH", "what to write, which must not exist yet: a file for dit, a folder for diffusers"},
-       {"format", "dit|diffusers",
-        "dit: one file with the public DiT names; diffusers: DiTTransformer2DModel, with its config", "dit"},
+       {"out", "PATH", "what to write, which must not exist yet: a file, or a folder for diffusers"},
+       {"format", formats(),
+        "one file with the public names of that model.kind (default: the checkpoint's own); diffusers: "
+        "DiTTransformer2DModel, with its config",
+        ""},
        {"weights", config::choices<checkpoint::Weights>(), "EMA weights, or the weights themselves", "ema"},
        {"ema-width", "SHARE",
         "instead of --weights, an average of the weights of this width, 0.01 to 0.28 of the run so far, made of the "
@@ -27,9 +37,18 @@ config::CommandLine make_command_line() {
        {"dtype", config::choices<DType>(), "of all tensors", "f32"}});
 }
 
-enum class Format { kDit, kDiffusers };
-constexpr Word<Format> kFormats[] = {{"dit", Format::kDit}, {"diffusers", Format::kDiffusers}};
-constexpr std::span<const Word<Format>> words_of(Format) { return kFormats; }
+// Whether the format is that of diffusers. Errors: InputError for the public format of another kind of model
+bool is_diffusers(const std::string& format, nn::ModelKind of_model) {
+  nn::ModelKind wanted = of_model;
+  const std::string own(word_of(of_model));
+  if (format.empty() || format == own) return false;
+  if (format == kDiffusers) return true;
+  const bool known = find_word(format, wanted);
+  throw InputError({.where = known ? "export" : "command line",
+                    .what = known ? "--format of another architecture" : "unknown --format",
+                    .got = known ? format + " for weights of model.kind: " + own : format,
+                    .expected = known ? own : formats()});
+}
 
 std::string required(const config::CommandLine& line, const std::string& flag) {
   if (!line.has(flag))
@@ -41,18 +60,18 @@ int run(int argc, char** argv) {
   config::CommandLine line = make_command_line();
   if (!line.parse(argc, argv)) return kExitDone;
   const std::string out = required(line, "out");
-  const bool diffusers = line.get_word<Format>("format") == Format::kDiffusers;
   const auto dtype = line.get_word<DType>("dtype");
   const std::string path = required(line, "checkpoint");
   std::optional<checkpoint::Snapshots> snapshots;
   if (line.has("ema-width")) snapshots = checkpoint::find_snapshots(path);
   const checkpoint::WeightsSource source =
       snapshots ? snapshots->newest : checkpoint::find_weights(path, line.get_word<checkpoint::Weights>("weights"));
+  const bool diffusers = is_diffusers(line.get("format"), source.config.model.kind);
   if (diffusers) checkpoint::check_diffusers(source.config.model), checkpoint::check_diffusers(source.config.diffusion);
   const auto model = snapshots ? checkpoint::load_average(*snapshots, line.get_double("ema-width", optim::kLeastWidth,
                                                                                       optim::kGreatestWidth))
                                : checkpoint::load_model(source);
-  (diffusers ? checkpoint::export_diffusers : checkpoint::export_dit)(out, *model, source.config, dtype);
+  (diffusers ? checkpoint::export_diffusers : checkpoint::export_public)(out, *model, source.config, dtype);
   log::info("{}: {} parameters of {} as {} in {}", out, model->parameters().num_parameters(), source.file, dtype,
             diffusers ? "the layout of diffusers" : "the public layout");
   if (diffusers) log::info("{}", checkpoint::kDiffusersDiffers);

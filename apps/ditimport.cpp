@@ -61,7 +61,7 @@ void import(const std::string& path, const config::CommandLine& line) {
   const checkpoint::Imported imported = checkpoint::import_weights(
       {.from = path, .out = line.get_path("out"), .weights = weights, .sets = line.get_all("set")});
   for (const std::string& note : imported.notes) log::info("{}", note);
-  const nn::DitConfig& m = imported.config.model;
+  const nn::ModelConfig& m = imported.config.model;
   log::info("{}: {} with {} blocks of width {}, {} heads, patch {}, input {} x {} x {}, {} classes", line.get("out"),
             m.name, m.depth, m.hidden_size, m.num_heads, m.patch_size, m.in_channels, m.input_height, m.input_width,
             m.num_classes);

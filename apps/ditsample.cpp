@@ -28,7 +28,7 @@
 #include "ditrain/eval/scene_sampling.hpp"
 #include "ditrain/files/files.hpp"
 #include "ditrain/images/raster.hpp"
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 #include "ditrain/plan/inputs.hpp"
 #include "ditrain/plan/memory_check.hpp"
 #include "ditrain/plan/placement.hpp"
@@ -159,7 +159,7 @@ Job read_job(const config::CommandLine& line) {
 }
 
 void choose_sampling(Job& job, const config::CommandLine& line, const config::Config& config) {
-  const nn::DitConfig& m = config.model;
+  const nn::ModelConfig& m = config.model;
   diffusion::SamplerConfig& s = job.sampler;
   s = config::sampler_of(config);
   if (line.has("sampler")) s.sampler = read_sampler(line);
@@ -182,7 +182,7 @@ void choose_sampling(Job& job, const config::CommandLine& line, const config::Co
     refuse("--guide guides by --cfg-scale, which is off", "cfg-scale 1", "a number above 1", "--cfg-scale 2");
   if (s.cfg_scale == 1) job.guide.clear();
   if (!job.guide.empty() && !job.condition.empty())
-    refuse("scenes are not guided by another model", job.guide, "--guide none");
+    refuse("whole scenes are drawn without a guide", "--condition and a guide", "one of them", "--guide none");
   if (s.cfg_scale != 1 && job.guide.empty() && !eval::takes_guidance(m))
     refuse("--cfg-scale needs a model that knows labels and their absence",
            fmt::format("--cfg-scale {}, model.num_classes {} and model.class_dropout {}", s.cfg_scale, m.num_classes,
@@ -199,6 +199,8 @@ void choose_sampling(Job& job, const config::CommandLine& line, const config::Co
     refuse("--condition is for models that learned with data.condition", job.condition, "a model that is given bands",
            "no --condition");
   if (job.nearest > 0 && !job.condition.empty()) refuse("--nearest compares tiles", "--condition", "no --nearest");
+  if (!job.guide.empty() && !job.condition.empty())
+    refuse("a guide guides samples of the model's size", "--condition", "guidance by labels", "sample.guide: \"\"");
   if (!config::learns_pixels(config)) job.vae = config.sample.vae;
   if (line.has("vae")) job.vae = line.get_path("vae") == "none" ? "" : line.get_path("vae");
   std::error_code unreadable;
@@ -208,7 +210,7 @@ void choose_sampling(Job& job, const config::CommandLine& line, const config::Co
 }
 
 /// Rows of --metadata, each with a value per number of kMetadata.
-std::vector<std::vector<double>> parse_metadata(const std::string& text, const nn::DitConfig& m) {
+std::vector<std::vector<double>> parse_metadata(const std::string& text, const nn::ModelConfig& m) {
   const auto split = [](const std::string& line, char by) {
     std::vector<std::string> parts;
     std::istringstream in(line + by);
@@ -254,7 +256,7 @@ std::vector<std::vector<double>> parse_metadata(const std::string& text, const n
 }
 
 /// The numbers of samples, in turn: those of --metadata, and others of the raster of --like or --condition.
-std::vector<std::vector<double>> metadata_of(const Job& job, const nn::DitConfig& m) {
+std::vector<std::vector<double>> metadata_of(const Job& job, const nn::ModelConfig& m) {
   if (m.metadata.empty()) {
     if (!job.metadata.empty())
       refuse("--metadata is for models of model.metadata", job.metadata, "no --metadata", "model.metadata in training");
@@ -332,7 +334,7 @@ class Decoder {
            .got = std::to_string(images.channels),
            .expected = fmt::format("{} ({})", output_.scaling->channels(), fmt::join(output_.scaling->names, ", "))});
     plan::expect_learned_scale(plan, config);
-    const size_t model = size_t(nn::Dit(config.model).parameters().arena_size()) * sizeof(float);
+    const size_t model = size_t(nn::Model(config.model).parameters().arena_size()) * sizeof(float);
     plan::check_memory(model + plan.bytes(/*encodes=*/false, team.num_workers()), comm.local_size(),
                        "the model and the decoder", "fewer ranks per node, or no --vae");
     codec_.emplace(plan, nn::AutoencoderUse::kDecode);
@@ -347,7 +349,7 @@ class Decoder {
  private:
   /// The whole scene is in memory.
   void check_scene(const Job& job, const config::Config& config, const dist::Communicator& comm) const {
-    nn::Dit model(config.model);
+    nn::Model model(config.model);
     const size_t fixed = size_t(model.parameters().arena_size()) * sizeof(float) +
                          eval::generate_bytes(model, config.diffusion, job.sampler, job.batch),
                  pixel = eval::bytes_per_scene_pixel(config.model, job.sampler);
@@ -364,7 +366,7 @@ class Decoder {
                                          side, job.condition));
   }
 
-  static eval::SampleForm model_output(const nn::DitConfig& m) {
+  static eval::SampleForm model_output(const nn::ModelConfig& m) {
     return {.channels = m.in_channels, .height = m.input_height, .width = m.input_width};
   }
 
@@ -397,7 +399,7 @@ void check_outputs(const Job& job, const eval::SampleForm& output) {
 
 void log_job(const Job& job, const checkpoint::WeightsSource& source, const diffusion::Process& process,
              const eval::SampleForm& output, dist::Communicator& comm) {
-  const nn::DitConfig& m = source.config.model;
+  const nn::ModelConfig& m = source.config.model;
   log::info("model {} of {}{}: {} x {} x {}, {} classes", m.name, source.file,
             source.step < 0 ? "" : fmt::format(" (step {})", source.step), m.in_channels, m.input_height, m.input_width,
             m.num_classes);
@@ -446,7 +448,7 @@ Round round_of_rank(const Job& job, int64_t round, int64_t num_rounds, dist::Com
 }
 
 /// Draws and writes all images; on every rank the number of its images whose nearest neighbour has their class.
-double draw_all(ops::Context& ctx, nn::Dit& model, nn::Dit* guide, Decoder& decode, const Job& job,
+double draw_all(ops::Context& ctx, nn::Model& model, nn::Model* guide, Decoder& decode, const Job& job,
                 const config::Config& config, const std::vector<Condition>& conditions, const dataset::Dataset* data,
                 dist::Communicator& comm) {
   const eval::SampleForm& output = decode.output();

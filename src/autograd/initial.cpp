@@ -34,6 +34,8 @@ void Initial::fill(const Shape& shape, const RandomKey& key, float* values) cons
       return;
     case Kind::kXavierUniform:
       return fill_uniform(values, n, key, xavier_bound(shape));
+    case Kind::kUniform:
+      return fill_uniform(values, n, key, size);
     case Kind::kNormal:
       return fill_normal(values, n, key, float(size));
     case Kind::kTable: {

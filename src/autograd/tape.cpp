@@ -26,6 +26,11 @@ ActivationRef Tape::keep(Node& owner, const std::string& name, Shape shape, Keep
   return a;
 }
 
+ActivationRef Tape::carry(Node& owner, const std::string& name, Shape shape, DType dtype) {
+  DITRAIN_CHECK(mode_ == Mode::kTraining, "a gradient of a tape that was recorded for inference");
+  return keep(owner, name, std::move(shape), KeepPolicy::kKeep, dtype);
+}
+
 ActivationRef Tape::temporary(const std::string& name, Shape shape, DType dtype) {
   auto& slot = temporaries_[name];
   if (slot == nullptr)

@@ -5,7 +5,7 @@ namespace ditrain::automem {
 bool EvictionPolicy::is_fresh(const Movable& tensor, int64_t time) const {
   if (!tensor.contents.exist) return true;
   if (tensor.contents.fresh_at == time) return false;  // that use has begun
-  return tensor.written == Written::kInForward && clock_.is_first_forward(tensor.id, time);
+  return clock_.is_overwritten_at(tensor.id, time);
 }
 
 // A cluster that is ahead may be writing the contents now, in a point that lies behind the earliest one that is not

@@ -43,7 +43,7 @@ size_t Uses::bytes_of(const Point& point) const {
 }
 
 bool Uses::is_divided(int tensor) const {
-  if (tensors[size_t(tensor)].written == Written::kInForward) return true;
+  if (tensors[size_t(tensor)].written != Written::kInUpdates) return true;
   return std::none_of(points.begin(), points.end(), [&](const Point& p) {
     return p.phase != Phase::kUpdate && std::binary_search(p.uses.begin(), p.uses.end(), tensor);
   });
@@ -65,6 +65,12 @@ StepClock::StepClock(const Uses& uses) : uses_(uses), points_of_(uses.tensors.si
   DITRAIN_CHECK(!uses_.points.empty(), "a step without points");
   for (size_t p = 0; p < uses_.points.size(); ++p)
     for (const int id : uses_.points[p].uses) points_of_[size_t(id)].push_back(int(p));
+  int pass = 0;
+  Phase phase = Phase::kForward;
+  for (const Point& point : uses_.points) {
+    if (point.phase != Phase::kUpdate && point.phase != phase) ++pass, phase = point.phase;  // updates lie in backward
+    pass_of_.push_back(pass);
+  }
 }
 
 std::optional<int64_t> StepClock::time_of(int point) const {
@@ -93,18 +99,36 @@ int64_t StepClock::next_use(int64_t tensor) const {
   return next != used.end() ? *next - position(now_) : used.front() + points() - position(now_);
 }
 
+namespace {
+
+// The phase in which a tensor gets its contents.
+Phase phase_of(Written written) {
+  switch (written) {
+    case Written::kInForward:
+      return Phase::kForward;
+    case Written::kInBackward:
+      return Phase::kBackward;
+    case Written::kInUpdates:
+      return Phase::kUpdate;
+  }
+  return Phase::kUpdate;
+}
+
+}  // namespace
+
 bool StepClock::is_written_at(int64_t tensor, int64_t time) const {
-  const bool in_updates = uses_.tensors[size_t(tensor)].written == Written::kInUpdates;
   const Point& point = at(time);
-  return point.phase == (in_updates ? Phase::kUpdate : Phase::kForward) &&
+  return point.phase == phase_of(uses_.tensors[size_t(tensor)].written) &&
          std::binary_search(point.uses.begin(), point.uses.end(), int(tensor));
 }
 
-bool StepClock::is_first_forward(int64_t tensor, int64_t time) const {
+bool StepClock::is_overwritten_at(int64_t tensor, int64_t time) const {
+  const Written written = uses_.tensors[size_t(tensor)].written;
+  if (written == Written::kInUpdates || at(time).phase != phase_of(written)) return false;
   const std::vector<int>& used = points_of_[size_t(tensor)];
   const auto use = std::lower_bound(used.begin(), used.end(), position(time));
-  if (use == used.end() || *use != position(time) || at(time).phase != Phase::kForward) return false;
-  return use == used.begin() || at(*std::prev(use)).phase != Phase::kForward;
+  if (use == used.end() || *use != position(time)) return false;
+  return use == used.begin() || pass_of_[size_t(*std::prev(use))] != pass_of_[size_t(*use)];
 }
 
 bool StepClock::is_used_now(int64_t tensor) const {
@@ -123,6 +147,7 @@ std::shared_ptr<Storage> Recorder::make(const std::string& name, size_t bytes) {
     return PlainSource().make(name, bytes);
   }
   uses_.tensors.push_back({name, bytes, written_});
+  used_.push_back(false);
   return std::make_shared<Storage>(*this, bytes, int64_t(uses_.tensors.size()) - 1);
 }
 
@@ -138,6 +163,11 @@ void Recorder::note_use(Storage& storage) {
   if (uses_.points.empty()) return;
   std::vector<int>& uses = uses_.points.back().uses;
   const int id = int(storage.number());
+  MovableTensor& tensor = uses_.tensors[size_t(id)];
+  // What no forward pass has used is a gradient.
+  if (!used_[size_t(id)] && tensor.written == Written::kInForward && uses_.points.back().phase == Phase::kBackward)
+    tensor.written = Written::kInBackward;
+  used_[size_t(id)] = true;
   const auto at = std::lower_bound(uses.begin(), uses.end(), id);
   if (at == uses.end() || *at != id) uses.insert(at, id);
 }

@@ -15,7 +15,7 @@ namespace {
 
 // The workers of a contender, and where the time of its steps went.
 struct Way {
-  Way(Harness& w, const plan::RunPlan& plan, nn::Dit& model, dist::Communicator& comm)
+  Way(Harness& w, const plan::RunPlan& plan, nn::Model& model, dist::Communicator& comm)
       : workers(w), step(plan, model, comm, w.ctx()), cut(w.ctx().cut()), times(w.ctx()) {
     step.allocate();
   }
@@ -94,7 +94,7 @@ class Meter {
   Harness one_;
   std::unique_ptr<dist::Communicator> comm_;
   const plan::RunPlan automatic_;  // parallel.cut: auto on all workers
-  nn::Dit model_;
+  nn::Model model_;
   dataset::Batch batch_;
   train::Progress progress_;
   std::vector<std::unique_ptr<Way>> ways_;

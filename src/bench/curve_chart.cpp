@@ -64,7 +64,7 @@ class Panel {
     }
     for (double minutes = std::exp2(std::ceil(x_.low / std::log(2.0) - 1e-9)); std::log(minutes) <= x_.high + 1e-9;
          minutes *= 2)
-      text_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{:g}</text>\n", x(minutes),
+      text_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{:.3g}</text>\n", x(minutes),
                            top_ + kHeight + 14, minutes);
     text_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">CPU minutes</text>\n",
                          left_ + kWidth / 2, top_ + kHeight + 28);

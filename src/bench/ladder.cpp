@@ -7,7 +7,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/bench/gemm.hpp"
 #include "ditrain/bench/step.hpp"
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 
 namespace ditrain::bench {
 namespace {
@@ -18,7 +18,7 @@ constexpr double kSlowFlopPerSecond = 2.5e9, kSlowLimit_s = 120;
 constexpr const char* kBaseline = "own products";  // over which speed-ups are
 
 double step_flop(const StepBench& step, int64_t batch) {
-  nn::DitConfig model;
+  nn::ModelConfig model;
   model.name = model_name(step.model);
   nn::apply_name(model);
   return 6 * nn::forward_macs(model) * double(batch);

@@ -99,7 +99,7 @@ class Training {
   const plan::RunPlan plan_;
   std::unique_ptr<automem::AutoMem> automem_;
   std::unique_ptr<dist::Communicator> comm_ = dist::make_null_communicator();
-  nn::Dit model_;
+  nn::Model model_;
   train::TrainStep step_;
   dataset::Batch batch_;
   train::Progress progress_;

@@ -179,7 +179,7 @@ class Meter {
   const plan::RunPlan plan_;
   const config::Config& config_;            // of the plan
   std::optional<dist::NodeMemory> memory_;  // before the model, whose gradients lie there
-  nn::Dit model_;
+  nn::Model model_;
   dataset::Batch batch_;
   train::TrainStep none_, engine_;
   std::unique_ptr<train::TrainStep> passing_;

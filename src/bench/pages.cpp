@@ -8,7 +8,7 @@
 
 #include "ditrain/bench/arrays.hpp"
 #include "ditrain/bench/memory.hpp"
-#include "ditrain/nn/dit_config.hpp"
+#include "ditrain/nn/model_config.hpp"
 #include "ditrain/ops/linear.hpp"
 #include "ditrain/optim/optimizer.hpp"
 #include "turns.hpp"
@@ -64,7 +64,7 @@ void run_in_turns(Harness& harness, const std::string& name, const MakeWork& wor
 
 }  // namespace
 
-void bench_pages(Harness& harness, const nn::DitConfig& model, int64_t batch) {
+void bench_pages(Harness& harness, const nn::ModelConfig& model, int64_t batch) {
   ops::Context& ctx = harness.ctx();
   const int64_t C = model.hidden_size, F = int64_t(double(C) * model.mlp_ratio), M = batch * model.tokens();
   const auto product = [&](PagesOfOneKind& pages) {

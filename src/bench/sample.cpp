@@ -28,7 +28,7 @@ class Drawing {
 
  private:
   diffusion::Config process_;
-  nn::Dit model_;
+  nn::Model model_;
   ops::Context& ctx_;
   eval::GenerateRequest request_;
   CallTimes times_;

@@ -23,7 +23,7 @@ int64_t patch_of(const dataset::SampleShape& s) {
 }
 
 // Its output has as many channels as its input: those that the images lack are zeros.
-nn::DitConfig sizes(const dataset::SampleShape& shape, int64_t num_classes) {
+nn::ModelConfig sizes(const dataset::SampleShape& shape, int64_t num_classes) {
   DITRAIN_CHECK(num_classes >= 2, "classes to tell apart");
   return {.name = "custom",
           .input_height = shape.height,

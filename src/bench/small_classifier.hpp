@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ditrain/dataset/dataset.hpp"
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 
 namespace ditrain::bench {
 
@@ -39,8 +39,8 @@ class SmallClassifier {
   ops::Context& ctx_;
   const dataset::SampleShape shape_;
   const int64_t num_classes_;
-  nn::Dit model_;
-  nn::DitPass pass_;
+  nn::Model model_;
+  nn::ModelPass pass_;
 };
 
 }  // namespace ditrain::bench

@@ -52,7 +52,7 @@ class Trainee {
 
   std::unique_ptr<dist::Communicator> comm_;
   const int64_t micro_batch_;
-  nn::Dit model_;
+  nn::Model model_;
   train::TrainStep step_;
   dataset::Batch batch_;
   train::Progress progress_;
@@ -121,14 +121,14 @@ plan::RunPlan plan_on_team(const config::Config& config, Harness& harness) {
   return plan_on_team(config, harness, copying_on_team(config, harness));
 }
 
-void allocate_weights(nn::Dit& model, DType precision, const autograd::ParameterStore::Homes& homes) {
+void allocate_weights(nn::Model& model, DType precision, const autograd::ParameterStore::Homes& homes) {
   autograd::ParameterStore& store = model.parameters();
   store.allocate(autograd::ParameterStore::For::kTraining, precision, homes);
   nn::initialise(model, 0);
   copy(store.values, store.ema);
 }
 
-dataset::Batch random_batch(const nn::DitConfig& m, int64_t batch) {
+dataset::Batch random_batch(const nn::ModelConfig& m, int64_t batch) {
   const RandomKey key(0, Stream::kTest, 0);
   dataset::Batch b;
   b.images.resize(size_t(batch * m.in_channels * m.pixels()));
@@ -142,7 +142,7 @@ dataset::Batch random_batch(const nn::DitConfig& m, int64_t batch) {
 std::string model_name(const std::string& wanted) {
   for (const ModelShape& shape : kModelShapes)
     if (wanted == shape.name) return "DiT-" + wanted + "/2";
-  nn::DitConfig known;
+  nn::ModelConfig known;
   known.name = wanted;
   nn::apply_name(known);
   return wanted;

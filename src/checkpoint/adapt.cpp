@@ -21,7 +21,7 @@ constexpr const char *kPatches = "x_embedder.proj.weight", *kTable = "pos_embed"
                      *kLastBias = "final_layer.linear.bias";
 
 // Keys of section model that may differ; the name stands for others, and of mlp_ratio the width counts.
-bool may_differ(const std::string& key, const nn::DitConfig& from, const nn::DitConfig& to) {
+bool may_differ(const std::string& key, const nn::ModelConfig& from, const nn::ModelConfig& to) {
   static const std::set<std::string> kAdapted = {"input_size", "in_channels", "num_classes", "class_dropout",
                                                  "learn_sigma"};
   const bool new_condition = key == "condition_channels" && from.condition_channels == 0;
@@ -71,6 +71,13 @@ class Adapter {
     compare_labels();
     if (!config::learns_pixels(file.config()) && config::learns_pixels(target))
       changes_.emplace_back("the weights were trained on latents and learn pixels here: expect a long way");
+    if (!rules_.empty() && to_.kind != nn::ModelConfig().kind)
+      throw InputError(
+          {.where = file.path(),
+           .what = fmt::format("weights of model.kind: {} are not adapted to other data", word_of(to_.kind)),
+           .got = changes_.front(),
+           .expected = "the same channels, classes and input size as the file's config",
+           .hint = "weights of a model of the same sizes, or no train.init_from"});
   }
 
   const std::vector<std::string>& changes() const { return changes_; }
@@ -89,7 +96,7 @@ class Adapter {
  private:
   using Rule = std::vector<float> (Adapter::*)(const Parameter& p, const std::vector<float>& values) const;
 
-  bool drops(const nn::DitConfig& m) const { return m.label_rows() == m.num_classes + 1; }
+  bool drops(const nn::ModelConfig& m) const { return m.label_rows() == m.num_classes + 1; }
   void compare_labels() {
     if (from_.num_classes == to_.num_classes && from_.label_rows() == to_.label_rows()) return;
     rules_[kLabels] = from_.num_classes == 0 ? &Adapter::keep : &Adapter::labels;
@@ -157,7 +164,7 @@ class Adapter {
   }
 
   const DitFile& file_;
-  const nn::DitConfig &from_, &to_;
+  const nn::ModelConfig &from_, &to_;
   ChannelMap channels_;
   std::map<std::string, Rule> rules_;
   std::vector<std::string> changes_;
@@ -172,7 +179,7 @@ std::vector<std::string> band_names(const config::Config& config) {
   return {};
 }
 
-std::vector<std::string> load_adapted(const DitFile& file, const config::Config& target, nn::Dit& model,
+std::vector<std::string> load_adapted(const DitFile& file, const config::Config& target, nn::Model& model,
                                       const std::vector<int>& pus) {
   const Adapter adapter(file, target);
   autograd::ParameterStore& parameters = model.parameters();

@@ -108,7 +108,7 @@ DitHints hints_of(const DiffusersFolder& folder) {
   return hints;
 }
 
-void check_config(const DiffusersFolder& folder, const nn::DitConfig& model) {
+void check_config(const DiffusersFolder& folder, const nn::ModelConfig& model) {
   const json config = files::read_json_object(folder.config);
   const std::pair<const char*, int64_t> sizes[] = {{"in_channels", model.in_channels},
                                                    {"patch_size", model.patch_size},

@@ -22,7 +22,7 @@ std::optional<DiffusersFolder> find_diffusers(const std::string& folder);
 /// What config.json knows. Errors: InputError for settings that make another network
 DitHints hints_of(const DiffusersFolder& folder);
 /// Errors: InputError if config.json contradicts the weights
-void check_config(const DiffusersFolder& folder, const nn::DitConfig& model);
+void check_config(const DiffusersFolder& folder, const nn::ModelConfig& model);
 /// What differs in diffusers' own network, and what of its noise ditrain does not have.
 diffusion::Config noise_of(const DiffusersFolder& folder, std::vector<std::string>& notes);
 

@@ -61,7 +61,7 @@ DitHints with(DitHints first, const DitHints& second) {
 }
 
 // Pictures have one or three channels; what else DiTs are published for are latents.
-const dataset::DataKind* kind_of(const nn::DitConfig& model, std::vector<std::string>& notes) {
+const dataset::DataKind* kind_of(const nn::ModelConfig& model, std::vector<std::string>& notes) {
   const bool pictures = model.in_channels == 1 || model.in_channels == 3;
   notes.push_back(fmt::format("{} channels: taken as a model of {} (data.kind={})", model.in_channels,
                               pictures ? "pictures" : "latents", pictures ? "folder" : "latents"));
@@ -70,7 +70,7 @@ const dataset::DataKind* kind_of(const nn::DitConfig& model, std::vector<std::st
 
 }  // namespace
 
-DitHints hints_of(const nn::DitConfig& m) {
+DitHints hints_of(const nn::ModelConfig& m) {
   return {.num_heads = m.num_heads,
           .input_height = m.input_height,
           .input_width = m.input_width,
@@ -83,20 +83,23 @@ DitHints hints_of(const nn::DitConfig& m) {
 struct DitFile::State {
   Place place;
   weights::WeightFile file;
-  DitTensors tensors;
+  DitTensors tensors = {};
   config::Config config = {};
   bool has_config = false;
   std::vector<std::string> notes = {};
-  std::unique_ptr<nn::Dit> layout = {};  // names and shapes, no memory
+  std::unique_ptr<nn::Model> layout = {};  // names and shapes, no memory
 
-  State(Place where, Weights weights) : place(std::move(where)), file(place.file), tensors(find_dit(file, weights)) {
+  State(Place where, Weights weights) : place(std::move(where)), file(place.file) {
+    if (!place.config)
+      if (const auto yaml = file.metadata().find(kConfigMetadata); yaml != file.metadata().end())
+        place.config = config::parse_config(yaml->second, file.path());
+    // Shapes and prefixes tell a DiT; files of other architectures are ours and state their config.
+    const bool dit = !place.config || place.config->model.kind == nn::ModelConfig().kind;
+    tensors = dit ? find_dit(file, weights) : DitTensors{.file = &file};
     if (!tensors.note.empty()) notes.push_back(tensors.note);
   }
 
   void find_config(const DitHints& hints) {
-    if (!place.config)
-      if (const auto yaml = file.metadata().find(kConfigMetadata); yaml != file.metadata().end())
-        place.config = config::parse_config(yaml->second, file.path());
     if (place.config) {
       config = *place.config, has_config = true;
       return;
@@ -157,7 +160,7 @@ DitFile::DitFile(const std::string& path, Weights weights, const DitHints& hints
     : state_(new State(find_place(path, weights), weights)) {
   State& s = *state_;
   s.find_config(hints);
-  s.layout = std::make_unique<nn::Dit>(s.config.model);
+  s.layout = std::make_unique<nn::Model>(s.config.model);
   check_tensors(s.tensors, *s.layout);
 }
 DitFile::~DitFile() = default;

@@ -9,6 +9,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/metadata.hpp"
+#include "ditrain/nn/block.hpp"
 
 namespace ditrain::checkpoint {
 namespace {
@@ -122,7 +123,7 @@ class Sizes {
   Sizes(const DitTensors& t, const DitHints& hints, std::vector<std::string>& notes)
       : t_(t), names_(spelling_of(t)), hints_(hints), notes_(notes) {}
 
-  nn::DitConfig find() {
+  nn::ModelConfig find() {
     widths();
     heads();
     classes();
@@ -183,8 +184,8 @@ class Sizes {
   }
   // The number of heads of the published models of this width; 0 if no model has it.
   int64_t published_heads() const {
-    for (const std::string& name : nn::model_names()) {
-      nn::DitConfig known{.name = name};
+    for (const std::string& name : nn::model_names(c_.kind)) {
+      nn::ModelConfig known{.kind = c_.kind, .name = name};
       nn::apply_name(known);
       if (name != "custom" && known.hidden_size == c_.hidden_size) return known.num_heads;
     }
@@ -235,10 +236,10 @@ class Sizes {
 
   void name() {
     c_.name = "custom";
-    for (const std::string& name : nn::model_names()) {
-      nn::DitConfig known{.name = name};
+    for (const std::string& name : nn::model_names(c_.kind)) {
+      nn::ModelConfig known{.kind = c_.kind, .name = name};
       nn::apply_name(known);
-      const auto sizes = [](const nn::DitConfig& c) {
+      const auto sizes = [](const nn::ModelConfig& c) {
         return std::tuple(c.hidden_size, c.depth, c.num_heads, c.patch_size);
       };
       if (name != "custom" && c_.mlp_ratio == 4 && sizes(known) == sizes(c_)) c_.name = name;
@@ -249,13 +250,13 @@ class Sizes {
   const Spelling& names_;
   const DitHints& hints_;
   std::vector<std::string>& notes_;
-  nn::DitConfig c_;
+  nn::ModelConfig c_;
   int64_t head_width_ = 0;  // if the variant's tensors tell it
 };
 
 }  // namespace
 
-nn::DitConfig model_of(const DitTensors& tensors, const DitHints& hints, std::vector<std::string>& notes) {
+nn::ModelConfig model_of(const DitTensors& tensors, const DitHints& hints, std::vector<std::string>& notes) {
   return Sizes(tensors, hints, notes).find();
 }
 
@@ -266,7 +267,7 @@ std::string name_in_file(const DitTensors& tensors, const autograd::Parameter& p
   return star == name.npos ? name : name.substr(0, star) + std::to_string(block) + name.substr(star + 1);
 }
 
-void check_tensors(const DitTensors& t, nn::Dit& layout) {
+void check_tensors(const DitTensors& t, nn::Model& layout) {
   std::set<std::string> known{t.prefix + kTableOfDiffusers};
   for (const autograd::Parameter* p : layout.parameters().state_dict()) {
     const size_t parts = t.diffusers ? p->diffusers.size() : 1;  // 0: computed there
@@ -293,8 +294,10 @@ void check_tensors(const DitTensors& t, nn::Dit& layout) {
           return other.size() > t.prefix.size() && tensor.name.starts_with(other);
         }))
       continue;
-    fail(*t.file, fmt::format("tensor {} is not one of a DiT{}", tensor.name, looks_like(*t.file)), "",
-         fmt::format("the {} tensors of {}", known.size() - 1, layout.config().name));
+    const bool dit = layout.config().kind == nn::ModelConfig().kind;
+    fail(*t.file,
+         fmt::format("tensor {} is not one of {}{}", tensor.name, dit ? "a DiT" : "this model", looks_like(*t.file)),
+         "", fmt::format("the {} tensors of {}", known.size() - 1, layout.config().name));
   }
 }
 

@@ -28,11 +28,11 @@ struct DitTensors {
 DitTensors find_dit(const weights::WeightFile& file, Weights weights);
 
 /// The model of these shapes. Errors: InputError as DitFile
-nn::DitConfig model_of(const DitTensors& tensors, const DitHints& hints, std::vector<std::string>& notes);
+nn::ModelConfig model_of(const DitTensors& tensors, const DitHints& hints, std::vector<std::string>& notes);
 
 /// Errors: InputError unless the file has the tensors of that model (names and shapes are those of `layout`) and no
 /// others
-void check_tensors(const DitTensors& tensors, nn::Dit& layout);
+void check_tensors(const DitTensors& tensors, nn::Model& layout);
 
 /// Name in the file of a parameter's part (diffusers: p.diffusers[part], of block 0 where each block has a copy).
 std::string name_in_file(const DitTensors& tensors, const autograd::Parameter& p, size_t part, int64_t block = 0);

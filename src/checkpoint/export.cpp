@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -12,6 +13,8 @@
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/diffusion/registry.hpp"
 #include "ditrain/files/files.hpp"
+#include "ditrain/nn/block.hpp"
+#include "ditrain/nn/patch_embed.hpp"
 #include "ditrain/version.hpp"
 #include "ditrain/weights/safetensors.hpp"
 #include "export_names.hpp"
@@ -24,12 +27,13 @@ namespace fs = std::filesystem;
 using autograd::Parameter;
 using json = nlohmann::ordered_json;
 
-[[noreturn]] void refuse(const std::string& what, const std::string& got, const std::string& expected) {
+[[noreturn]] void refuse(const std::string& what, const std::string& got, const std::string& expected,
+                         const std::string& hint = "--format dit") {
   throw InputError({.where = "export",
                     .what = "diffusers' DiTTransformer2DModel has no place for " + what,
                     .got = got,
                     .expected = expected,
-                    .hint = "--format dit"});
+                    .hint = hint});
 }
 
 // The tensors of a file, taken from parameters whose memory is held in place meanwhile.
@@ -65,7 +69,7 @@ std::vector<std::string> copies(const std::string& name, int64_t depth) {
 }
 
 // The state dict under the names of diffusers that the parameters declare; its position table is computed there.
-TensorList diffusers_tensors(nn::Dit& model, DType dtype) {
+TensorList diffusers_tensors(nn::Model& model, DType dtype) {
   TensorList list(dtype);
   for (const Parameter* p : model.parameters().state_dict()) {
     DITRAIN_CHECK(!p->trainable || !p->diffusers.empty(), p->name + " has no name in files of diffusers");
@@ -79,7 +83,7 @@ TensorList diffusers_tensors(nn::Dit& model, DType dtype) {
   return list;
 }
 
-json transformer_config(const nn::DitConfig& m) {
+json transformer_config(const nn::ModelConfig& m) {
   return {{"_class_name", "DiTTransformer2DModel"},
           {"activation_fn", "gelu-approximate"},
           {"attention_bias", true},
@@ -127,9 +131,9 @@ void write_json(const std::string& path, const json& content) {
 }
 
 // diffusers computes the table itself; weights trained with another one would be read wrongly.
-void check_position_table(nn::Dit& model) {
+void check_position_table(nn::Model& model) {
   constexpr float kBf16Rounding = 0x1p-8f;  // of values up to 1, with room for one more rounding
-  const nn::DitConfig& m = model.config();
+  const nn::ModelConfig& m = model.config();
   const std::vector<float> table = nn::sincos_position_table(m.hidden_size, m.grid_height(), m.grid_width());
   const Pin<float> pos_embed(model.parameters().find("pos_embed").value);
   for (size_t i = 0; i < table.size(); ++i)
@@ -151,7 +155,7 @@ std::string public_yaml(config::Config config) {
 
 }  // namespace
 
-void export_dit(const std::string& path, nn::Dit& model, const config::Config& config, DType dtype) {
+void export_public(const std::string& path, nn::Model& model, const config::Config& config, DType dtype) {
   NewPath target(path, "export");
   TensorList list(dtype);
   for (const Parameter* p : model.parameters().state_dict()) list.add(p->name, *p);
@@ -159,8 +163,13 @@ void export_dit(const std::string& path, nn::Dit& model, const config::Config& c
   target.commit();
 }
 
-void check_diffusers(const nn::DitConfig& m) {
+void check_diffusers(const nn::ModelConfig& m) {
   const auto text = [](auto v) { return std::to_string(v); };
+  nn::Model layout(m);
+  const std::vector<Parameter*> all = layout.parameters().state_dict();
+  const std::string kind(word_of(m.kind));
+  if (std::all_of(all.begin(), all.end(), [](const Parameter* p) { return p->diffusers.empty(); }))
+    refuse("this architecture", "model.kind: " + kind, "one with names of diffusers", "--format " + kind);
   if (m.input_height != m.input_width)
     refuse("images that are not square", text(m.input_height) + " x " + text(m.input_width), "height = width");
   if (m.num_classes == 0) refuse("a model without classes", "model.num_classes 0", "at least 1 class");
@@ -170,8 +179,7 @@ void check_diffusers(const nn::DitConfig& m) {
     refuse("channels that are given and not predicted", "model.condition_channels " + text(m.condition_channels), "0");
   if (!m.metadata.empty()) refuse("numbers that condition the model", "model.metadata", "model.metadata: none");
   if (m.position != nn::Position::kSincos) refuse("rotary embedding", "model.position: rope", "model.position: sincos");
-  nn::Dit layout(m);
-  for (const Parameter* p : layout.parameters().state_dict())
+  for (const Parameter* p : all)
     if (p->trainable && p->diffusers.empty()) refuse("tensor " + p->name, "", nn::advice_on_tensor(p->name, true));
   if (m.mlp_size() != 4 * m.hidden_size) refuse("this width of the MLP", text(m.mlp_size()), text(4 * m.hidden_size));
 }
@@ -185,7 +193,7 @@ void check_diffusers(const diffusion::Config& d) {
                     .hint = "--format dit"});
 }
 
-void export_diffusers(const std::string& folder, nn::Dit& model, const config::Config& config, DType dtype) {
+void export_diffusers(const std::string& folder, nn::Model& model, const config::Config& config, DType dtype) {
   check_diffusers(model.config());
   check_diffusers(config.diffusion);
   check_position_table(model);

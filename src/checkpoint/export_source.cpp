@@ -59,19 +59,20 @@ WeightsSource find_weights(const std::string& path, Weights weights) {
   return from_state(folder, folder + "/" + std::string(word_of(weights)) + ".safetensors");
 }
 
-std::unique_ptr<nn::Dit> load_model(const WeightsSource& source) {
-  auto model = std::make_unique<nn::Dit>(source.config.model);
+std::unique_ptr<nn::Model> load_model(const WeightsSource& source) {
+  auto model = std::make_unique<nn::Model>(source.config.model);
   autograd::ParameterStore& parameters = model->parameters();
   parameters.allocate(autograd::ParameterStore::For::kInference);
   load_weights(source.file, parameters, parameters.values);
   return model;
 }
 
-std::unique_ptr<nn::Dit> load_guide(const std::string& path, const config::Config& config) {
+std::unique_ptr<nn::Model> load_guide(const std::string& path, const config::Config& config) {
   static const std::set<std::string> kCommon = {
-      "model.input_size",     "model.in_channels",     "model.num_classes",   "model.learn_sigma",  "diffusion.process",
-      "diffusion.prediction", "diffusion.noise_scale", "diffusion.num_steps", "diffusion.schedule", "data.bands",
-      "data.scale_low",       "data.scale_high",       "data.latent_scale"};
+      "model.input_size",      "model.condition_channels", "data.condition",     "model.in_channels",
+      "model.num_classes",     "model.learn_sigma",        "diffusion.process",  "diffusion.prediction",
+      "diffusion.noise_scale", "diffusion.num_steps",      "diffusion.schedule", "data.bands",
+      "data.scale_low",        "data.scale_high",          "data.latent_scale"};
   const WeightsSource source = find_weights(path, Weights::kEma);
   for (const config::Difference& d : config::differences(source.config, config))
     if (kCommon.contains(d.key))

@@ -27,7 +27,7 @@ void apply(const std::vector<std::string>& sets, config::Config& config) {
 DitHints hints_of(const std::vector<std::string>& sets) {
   config::Config asked;
   apply(sets, asked);
-  const nn::DitConfig& m = asked.model;
+  const nn::ModelConfig& m = asked.model;
   DitHints hints;
   if (is_set(sets, "model.num_heads") || (is_set(sets, "model.name") && m.name != "custom"))
     hints.num_heads = m.num_heads;
@@ -39,7 +39,7 @@ DitHints hints_of(const std::vector<std::string>& sets) {
 }
 
 // By one rank. The moments are pages that nothing touches, and the average is the weights themselves.
-void write_checkpoint(const std::string& out, nn::Dit& model, const config::Config& config) {
+void write_checkpoint(const std::string& out, nn::Model& model, const config::Config& config) {
   NewPath target(out, "import");
   parallel::Team team({.num_workers = 1});
   ops::Context ctx(team);
@@ -81,7 +81,7 @@ Imported import_weights(const ImportRequest& request) {
       steps = config::Config().sample.steps;
   }
   config::validate_without_data(imported.config);
-  nn::Dit model(imported.config.model);
+  nn::Model model(imported.config.model);
   autograd::ParameterStore& parameters = model.parameters();
   parameters.allocate(autograd::ParameterStore::For::kTraining, DType::kF32,
                       {.states = optim::state_arrays(imported.config.optimizer, imported.config.ema)});

@@ -67,7 +67,7 @@ Snapshots find_snapshots(const std::string& path) {
   return found;
 }
 
-std::unique_ptr<nn::Dit> load_average(const Snapshots& snapshots, double width) {
+std::unique_ptr<nn::Model> load_average(const Snapshots& snapshots, double width) {
   struct Stored {
     weights::SafetensorsFile file;
     const std::string* average;
@@ -83,7 +83,7 @@ std::unique_ptr<nn::Dit> load_average(const Snapshots& snapshots, double width) 
   }
   const std::vector<double> factors =
       optim::solve_average(profiles, {double(snapshots.all.back().updates), optim::exponent_of_width(width)});
-  auto model = std::make_unique<nn::Dit>(snapshots.newest.config.model);
+  auto model = std::make_unique<nn::Model>(snapshots.newest.config.model);
   model->parameters().allocate(autograd::ParameterStore::For::kInference);
   nn::initialise(*model, 0);  // what is never updated
   for (Parameter* p : model->parameters().state_dict()) {

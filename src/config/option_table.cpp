@@ -37,7 +37,7 @@ Option input_size() {
     c.model.input_height = height, c.model.input_width = width;
   };
   o.get = [](const Config& c) {
-    const nn::DitConfig& m = c.model;
+    const nn::ModelConfig& m = c.model;
     return m.input_height == m.input_width ? std::to_string(m.input_height)
                                            : fmt::format("[{}, {}]", m.input_height, m.input_width);
   };
@@ -151,8 +151,9 @@ using Rows = std::vector<Option>;
 
 Rows model_rows() {
   return {
+      word(DITRAIN_KEY(model.kind), "architecture: " + nn::describe_model_kinds()),
       choice(DITRAIN_KEY(model.name), nn::model_names(),
-             "size and patch; custom: set by the next four keys, which otherwise follow from the name"),
+             "size and patch, of model.kind; custom: set by the next four keys, which otherwise follow from the name"),
       integer(DITRAIN_KEY(model.hidden_size), {1, kMaxWidth}, "values per token"),
       integer(DITRAIN_KEY(model.depth), {1, kMaxDepth}, "number of blocks"),
       integer(DITRAIN_KEY(model.num_heads), {1, kMaxWidth}, "attention heads"),

@@ -23,7 +23,7 @@ constexpr double kMaxBytes = 0x1p60;  // more than any machine has, and far from
 
 /// Afterwards, sums of bytes in the memory plan fit into int64_t. The terms are bounds, in bytes per sample.
 void check_memory_sizes(const Config& c) {
-  const nn::DitConfig& m = c.model;
+  const nn::ModelConfig& m = c.model;
   // Of a block; SwiGLU has two columns before the product with which it has one behind.
   const double mlp_columns = (m.mlp == nn::Mlp::kSwiglu ? 12.0 : 8.0) * double(m.mlp_size());
   const double token = 32.0 * double(m.hidden_size) + mlp_columns + double(m.num_heads);
@@ -70,7 +70,7 @@ void check_sampling(const Config& c) {
   if (guided && c.model.num_classes != 0 && !eval::takes_guidance(c.model))  // without labels it is off by itself
     fail("sample.cfg_scale needs a model that knows labels and their absence",
          fmt::format("{} with model.class_dropout {}", c.sample.cfg_scale, c.model.class_dropout),
-         "a class_dropout above 0", "sample.cfg_scale: 1, or sample.guide");
+         "a class_dropout above 0", "sample.cfg_scale: 1");
 }
 
 void check_fid(const Config& c) {
@@ -272,7 +272,7 @@ diffusion::SamplerConfig sampler_of(const Config& c) {
 }
 
 void validate_without_data(const Config& config) {
-  nn::DitConfig model = config.model;
+  nn::ModelConfig model = config.model;
   if (model.num_classes == nn::kClassesOfData) model.num_classes = 0;  // any number is good
   nn::validate(model);
   check_process_keys(config);

@@ -155,7 +155,8 @@ std::vector<double> model_times(const Process& process, const SamplerConfig& con
 void sample_loop(const Process& process, const SamplerConfig& config, const Shape& shape, const ModelFn& model,
                  const SampleRequest& request, const NoiseFn& noise, const ProgressFn& progress) {
   config.validate(process);
-  if (config.cfg_scale != 1 && request.guide == nullptr && (request.conditions == nullptr || request.null_class < 0)) {
+  const bool labelled = request.conditions != nullptr && request.null_class >= 0;
+  if (config.cfg_scale != 1 && request.guide == nullptr && !labelled) {
     refuse("diffusion", "guidance without classes", "cfg_scale " + std::to_string(config.cfg_scale),
            "cfg_scale 1, or a model with classes and labels dropped in training");
   }

@@ -19,7 +19,7 @@ namespace {
 // The fixed triples, in batches, and the loss of each image under both labels.
 class Validation {
  public:
-  Validation(ops::Context& ctx, nn::Dit& model, const diffusion::Config& config, const dataset::Dataset& data,
+  Validation(ops::Context& ctx, nn::Model& model, const diffusion::Config& config, const dataset::Dataset& data,
              int64_t num_images, uint64_t seed)
       : ctx_(ctx),
         data_(data),
@@ -113,10 +113,10 @@ struct Nearest {
 
 }  // namespace
 
-ValidationLoss validation_loss(ops::Context& ctx, dist::Communicator& comm, nn::Dit& model,
+ValidationLoss validation_loss(ops::Context& ctx, dist::Communicator& comm, nn::Model& model,
                                const diffusion::Config& config, const dataset::Dataset& data, int64_t num_images,
                                uint64_t seed) {
-  const nn::DitConfig& m = model.config();
+  const nn::ModelConfig& m = model.config();
   const dataset::SampleShape& s = data.shape();
   DITRAIN_CHECK(num_images >= 1, "a mean over images");
   DITRAIN_CHECK(s.channels == m.in_channels && s.height == m.input_height && s.width == m.input_width,

@@ -7,6 +7,7 @@
 namespace ditrain::eval {
 
 void ModelPass::expect(const std::vector<double>& times, const std::vector<Condition>& conditions, size_t most_bytes) {
+  if (!model_.has_modulations()) return;
   DITRAIN_CHECK(modulations_ || !pass_, "times and conditions before the first call");
   if (modulations_ && modulations_->is_of(conditions)) return;  // batches of one sampling have the same times
   modulations_.reset();                                         // its memory goes before the new table takes some

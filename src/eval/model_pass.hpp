@@ -10,7 +10,7 @@ namespace ditrain::eval {
 
 class ModelPass {
  public:
-  ModelPass(ops::Context& ctx, nn::Dit& model) : ctx_(ctx), model_(model) {}
+  ModelPass(ops::Context& ctx, nn::Model& model) : ctx_(ctx), model_(model) {}
 
   /// From now on all samples of a call are at one of these times and have one of these labels and numbers: as for
   /// StepModulations, which takes the part of the model over that depends on nothing else.
@@ -21,8 +21,8 @@ class ModelPass {
 
  private:
   ops::Context& ctx_;
-  nn::Dit& model_;
-  std::optional<nn::DitPass> pass_;
+  nn::Model& model_;
+  std::optional<nn::ModelPass> pass_;
   std::optional<StepModulations> modulations_;
 };
 

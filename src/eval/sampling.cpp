@@ -39,7 +39,7 @@ class StepNoise {
   int64_t drawn_step_ = -1;
 };
 
-void check_request(const GenerateRequest& request, const nn::DitConfig& model) {
+void check_request(const GenerateRequest& request, const nn::ModelConfig& model) {
   DITRAIN_CHECK(request.batch >= 1 && request.first_index >= 0, "a batch of images with numbers from 0");
   for (const Condition& condition : request.conditions)
     if (int64_t(condition.image.size()) != model.condition_channels * model.pixels())
@@ -90,9 +90,9 @@ std::vector<int64_t> checked_list(const std::string& spec, int64_t num_classes) 
 
 }  // namespace
 
-std::vector<float> generate(ops::Context& ctx, nn::Dit& model, const diffusion::Config& config,
+std::vector<float> generate(ops::Context& ctx, nn::Model& model, const diffusion::Config& config,
                             const GenerateRequest& request, const GenerateProgress& progress) {
-  const nn::DitConfig& sizes = model.config();
+  const nn::ModelConfig& sizes = model.config();
   check_request(request, sizes);
   const auto process = diffusion::make_process(config, sizes.learn_sigma);
   request.sampler.validate(*process);
@@ -141,12 +141,13 @@ void expect_finite(const std::vector<float>& images, int64_t n, int64_t first, c
                   .hint = cause.advice});
 }
 
-size_t generate_bytes(nn::Dit& model, const diffusion::Config& config, const diffusion::SamplerConfig& sampler,
+size_t generate_bytes(nn::Model& model, const diffusion::Config& config, const diffusion::SamplerConfig& sampler,
                       int64_t batch) {
   const auto process = diffusion::make_process(config, model.config().learn_sigma);
   const auto steps = int64_t(diffusion::model_times(*process, sampler).size());
   const int64_t twice = sampler.cfg_scale != 1 ? 2 : 1;
-  nn::DitPass pass(model, twice * batch, autograd::Mode::kInference, {.given_modulations = true});
+  nn::ModelPass pass(model, twice * batch, autograd::Mode::kInference, {.given_modulations = model.has_modulations()});
+  if (!model.has_modulations()) return pass.tape().temporary_bytes();
   const int64_t labels = std::min(batch, std::max<int64_t>(1, model.config().num_classes)) + twice - 1;
   return pass.tape().temporary_bytes() + StepModulations::table_bytes(model, steps, labels, kModulationBytes);
 }

@@ -42,7 +42,7 @@ std::vector<float> window_of(int64_t side) {
 // The model as a function of whole scenes.
 class SceneModel {
  public:
-  SceneModel(ops::Context& ctx, nn::Dit& model, const SceneRequest& request, int64_t output_channels)
+  SceneModel(ops::Context& ctx, nn::Model& model, const SceneRequest& request, int64_t output_channels)
       : pass_(ctx, model),
         m_(model.config()),
         height_(request.height),
@@ -108,7 +108,7 @@ class SceneModel {
   }
 
   ModelPass pass_;
-  const nn::DitConfig& m_;
+  const nn::ModelConfig& m_;
   const int64_t height_, width_, output_channels_;
   const std::vector<float> window_y_, window_x_;
   std::vector<float> weight_;  // of all windows at each pixel
@@ -156,9 +156,9 @@ ConditionScene read_condition(const std::string& path, const dataset::Config& da
   return scene;
 }
 
-std::vector<float> generate_scene(ops::Context& ctx, nn::Dit& model, const diffusion::Config& config,
+std::vector<float> generate_scene(ops::Context& ctx, nn::Model& model, const diffusion::Config& config,
                                   const SceneRequest& request, const GenerateProgress& progress) {
-  const nn::DitConfig& m = model.config();
+  const nn::ModelConfig& m = model.config();
   const int64_t pixels = request.height * request.width;
   DITRAIN_CHECK(request.batch >= 1 && request.index >= 0, "a number of tiles and of the sample");
   DITRAIN_CHECK(int64_t(request.condition.image.size()) == m.condition_channels * pixels,
@@ -199,7 +199,7 @@ std::vector<float> generate_scene(ops::Context& ctx, nn::Dit& model, const diffu
 
 // z, noise, the guided pair and what samplers keep (up to 3 states); the model's outputs; the image as it is read, in
 // the request and in the loop; weights; the numbers and the picture that are written.
-size_t bytes_per_scene_pixel(const nn::DitConfig& m, const diffusion::SamplerConfig& sampler) {
+size_t bytes_per_scene_pixel(const nn::ModelConfig& m, const diffusion::SamplerConfig& sampler) {
   const int64_t twice = sampler.cfg_scale != 1 ? 2 : 1;
   const int64_t floats = 8 * m.in_channels + twice * m.out_channels() + (3 + twice) * m.condition_channels + 4;
   return size_t(floats) * sizeof(float);

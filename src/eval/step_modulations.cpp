@@ -11,13 +11,13 @@ namespace {
 
 constexpr double kUnknown = std::numeric_limits<double>::infinity();  // NaN has no order
 
-int64_t steps_that_fit(nn::Dit& model, int64_t num_times, int64_t num_labels, size_t most_bytes) {
+int64_t steps_that_fit(nn::Model& model, int64_t num_times, int64_t num_labels, size_t most_bytes) {
   const size_t step_bytes = nn::ModulationTable(model, num_labels).bytes();
   return std::clamp<int64_t>(int64_t(most_bytes / step_bytes), 1, num_times);
 }
 
 // As few chunks as fit, all of about the same length.
-int64_t steps_of_chunk(nn::Dit& model, int64_t num_times, int64_t num_labels, size_t most_bytes) {
+int64_t steps_of_chunk(nn::Model& model, int64_t num_times, int64_t num_labels, size_t most_bytes) {
   const int64_t most = steps_that_fit(model, num_times, num_labels, most_bytes);
   const int64_t num_chunks = (num_times + most - 1) / most;
   return (num_times + num_chunks - 1) / num_chunks;
@@ -50,12 +50,12 @@ bool StepModulations::is_of(const std::vector<Condition>& conditions) const {
                     [](const auto& a, const auto& b) { return a.first == b.first; });
 }
 
-size_t StepModulations::table_bytes(nn::Dit& model, int64_t num_times, int64_t num_labels, size_t most_bytes) {
+size_t StepModulations::table_bytes(nn::Model& model, int64_t num_times, int64_t num_labels, size_t most_bytes) {
   const int64_t steps = steps_that_fit(model, num_times, num_labels, most_bytes);
   return nn::ModulationTable(model, steps * num_labels).bytes();
 }
 
-StepModulations::StepModulations(nn::Dit& model, const std::vector<double>& times,
+StepModulations::StepModulations(nn::Model& model, const std::vector<double>& times,
                                  const std::vector<Condition>& conditions, size_t most_bytes)
     : has_classes_(model.config().num_classes > 0),
       has_numbers_(!model.config().metadata.empty()),
@@ -84,7 +84,7 @@ void StepModulations::compute(ops::Context& ctx, int64_t chunk) {
   computed_chunk_ = chunk;
 }
 
-void StepModulations::give(ops::Context& ctx, nn::DitPass& pass, double time) {
+void StepModulations::give(ops::Context& ctx, nn::ModelPass& pass, double time) {
   const auto step = step_.find(time);
   DITRAIN_CHECK(step != step_.end(), "a time that the sampler did not name");
   const int64_t chunk = step->second / steps_of_chunk_;

@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 
 namespace ditrain::eval {
 
@@ -18,10 +18,10 @@ class StepModulations {
   /// times     those of all evaluations in their order; a time may come again
   /// conditions  those of a batch in any order; parts that the model lacks and images make no difference
   /// Memory:   allocates a table for the steps that fit into most_bytes, at least for one step
-  StepModulations(nn::Dit& model, const std::vector<double>& times, const std::vector<Condition>& conditions,
+  StepModulations(nn::Model& model, const std::vector<double>& times, const std::vector<Condition>& conditions,
                   size_t most_bytes);
   /// The most that the table takes of that, for num_times different times and num_labels labels.
-  static size_t table_bytes(nn::Dit& model, int64_t num_times, int64_t num_labels, size_t most_bytes);
+  static size_t table_bytes(nn::Model& model, int64_t num_times, int64_t num_labels, size_t most_bytes);
 
   /// Whether it is for the labels and numbers of these conditions, and no others.
   bool is_of(const std::vector<Condition>& conditions) const;
@@ -29,7 +29,7 @@ class StepModulations {
   /// Gives a pass the modulations of its conditions, all at one time; computes the chunk of that time if the table
   /// holds another one.
   /// Errors:   LogicFault for a time or a condition that was not named
-  void give(ops::Context& ctx, nn::DitPass& pass, double time);
+  void give(ops::Context& ctx, nn::ModelPass& pass, double time);
 
  private:
   // What the table tells conditions apart by: label and numbers, as far as the model takes them; infinity: not known.

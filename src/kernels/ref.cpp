@@ -149,6 +149,12 @@ void gelu_forward(const float* x, float* y, int64_t n) {
 void gelu_backward(const float* x, const float* dy, float* dx, int64_t n) {
   for (int64_t i = 0; i < n; ++i) dx[i] = static_cast<float>(double(dy[i]) * gelu_slope(double(x[i])));
 }
+void gelu_erf_forward(const float* x, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = static_cast<float>(gelu_erf(double(x[i])));
+}
+void gelu_erf_backward(const float* x, const float* dy, float* dx, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) dx[i] = static_cast<float>(double(dy[i]) * gelu_erf_slope(double(x[i])));
+}
 void silu_forward(const float* x, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = static_cast<float>(silu(double(x[i])));
 }

@@ -24,6 +24,14 @@ inline double gelu_slope(double x) {
   const double s = 1 / (1 + std::exp(-2 * gelu_argument(x)));
   return s + x * s * (1 - s) * 2 * kGeluRoot * (1 + 3 * 0.044715 * x * x);
 }
+inline double gelu_erf(double x) {
+  if (std::isinf(x)) return x > 0 ? x : -0.0;
+  return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+}
+inline double gelu_erf_slope(double x) {
+  if (std::isinf(x)) return x > 0 ? 1 : -0.0;
+  return 0.5 * std::erfc(-x / std::sqrt(2.0)) + x * std::exp(-0.5 * x * x) * 0.5 * kGeluRoot;
+}
 inline double silu(double x) { return std::isinf(x) ? (x > 0 ? x : -0.0) : x / (1 + std::exp(-x)); }
 inline double silu_slope(double x) {
   if (std::isinf(x)) return x > 0 ? 1 : -0.0;

@@ -5,7 +5,7 @@ namespace ditrain::nn {
 namespace {
 
 // diffusers' class has no such norms.
-HeadNormWeights declare_head_norm(const Declarations& block, const std::string& name, const DitConfig& c) {
+HeadNormWeights declare_head_norm(const Declarations& block, const std::string& name, const ModelConfig& c) {
   HeadNormWeights norm;
   if (c.qk_norm == QkNorm::kNone) return norm;
   const ParameterGroup group = ParameterGroup::kNorm;
@@ -18,7 +18,7 @@ HeadNormWeights declare_head_norm(const Declarations& block, const std::string& 
 
 }  // namespace
 
-AttentionWeights declare_attention(const Declarations& block, const DitConfig& c) {
+AttentionWeights declare_attention(const Declarations& block, const ModelConfig& c) {
   const int64_t C = c.hidden_size;
   AttentionWeights w;
   w.qkv = block.linear({.name = "attn.qkv",
@@ -32,7 +32,7 @@ AttentionWeights declare_attention(const Declarations& block, const DitConfig& c
   return w;
 }
 
-double attention_macs(const DitConfig& c) {
+double attention_macs(const ModelConfig& c) {
   const double T = double(c.tokens()), C = double(c.hidden_size);
   return 2 * T * T * C;
 }
@@ -44,7 +44,7 @@ std::string advice_on_attention(const std::string& name, bool extra) {
   return shift ? "model.qk_norm: layer" : "model.qk_norm: rms, or layer if there are shifts (.bias)";
 }
 
-int64_t recognise_attention(const ShapeInFile& shape_of, DitConfig& config) {
+int64_t recognise_attention(const ShapeInFile& shape_of, ModelConfig& config) {
   const std::vector<int64_t>* scales = shape_of("blocks.0.attn.q_norm.weight");
   config.qk_norm = scales == nullptr                                  ? QkNorm::kNone
                    : shape_of("blocks.0.attn.q_norm.bias") != nullptr ? QkNorm::kLayer
@@ -70,7 +70,7 @@ ops::HeadNorm AttentionWeights::norm_gradients() const {
   return {gradient(q_norm.w), gradient(q_norm.b), gradient(k_norm.w), gradient(k_norm.b)};
 }
 
-AttentionHalf::AttentionHalf(autograd::Tape& tape, const DitConfig& c, int64_t index, const BlockWeights& w,
+AttentionHalf::AttentionHalf(autograd::Tape& tape, const ModelConfig& c, int64_t index, const BlockWeights& w,
                              const TokenStream& stream, ActivationRef modulation)
     : Node("blocks." + std::to_string(index) + ".attn", w.in_arena_attention()),
       num_heads_(c.num_heads / stream.tensor.size),

@@ -2,7 +2,7 @@
 
 namespace ditrain::nn {
 
-BlockWeights declare_block(const Declarations& block, const DitConfig& c) {
+BlockWeights declare_block(const Declarations& block, const ModelConfig& c) {
   const NormWeights norm1 = declare_norm(block, "norm1", c), norm2 = declare_norm(block, "norm2", c);
   BlockWeights w;
   w.attention = declare_attention(block, c);
@@ -12,7 +12,7 @@ BlockWeights declare_block(const Declarations& block, const DitConfig& c) {
   return w;
 }
 
-int64_t recognise_variant(const ShapeInFile& shape_of, DitConfig& config) {
+int64_t recognise_variant(const ShapeInFile& shape_of, ModelConfig& config) {
   config.norm = shape_of("blocks.0.norm1.weight") != nullptr ? Norm::kRms : Norm::kLayer;
   recognise_mlp(shape_of, config);
   return recognise_attention(shape_of, config);

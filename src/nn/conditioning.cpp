@@ -21,7 +21,7 @@ void zero_unknown(const std::vector<double>& values, const Tensor& rows_BC) {
 }  // namespace
 
 // The reference's t_embedder and y_embedder. diffusers has both in every block, where they get the same inputs.
-ConditioningWeights declare_conditioning(const Declarations& model, const DitConfig& c) {
+ConditioningWeights declare_conditioning(const Declarations& model, const ModelConfig& c) {
   const std::string embedders = "transformer_blocks.*.norm1.emb.";
   const Initial normal = Initial::normal(0.02);
   const int64_t C = c.hidden_size;
@@ -67,7 +67,7 @@ std::vector<Parameter*> ConditioningWeights::in_arena() const {
   return all;
 }
 
-Conditioning::Conditioning(autograd::Tape& tape, const DitConfig& c, const ConditioningWeights& weights,
+Conditioning::Conditioning(autograd::Tape& tape, const ModelConfig& c, const ConditioningWeights& weights,
                            const TokenStream& stream)
     : Node("conditioning", weights.in_arena()), weights_(weights), stream_(stream) {
   const Shape BC{stream.batch, c.hidden_size};

@@ -52,8 +52,10 @@ LinearWeights Declarations::linear(const LinearDeclaration& l) const {
                       .offers_gradient = l.offers_gradient,
                       .diffusers = with("", l.diffusers, ".weight")},
                      l.cut);
+  if (!l.has_bias) return {w, nullptr};
   Parameter* b = add({.name = l.name + ".bias",
                       .full_shape = {l.weight[0]},
+                      .initial = l.initial_bias,
                       .group = ParameterGroup::kBias,
                       .diffusers = with("", l.diffusers, ".bias")},
                      l.cut);

@@ -1,33 +1,47 @@
-#include "ditrain/nn/dit.hpp"
-
-#include <algorithm>
-
+// The Diffusion Transformer (the reference's class DiT): parameters under their public names, and passes over them.
+// Each layer declares its own (declarations.hpp); the constructor of Dit is the reference's __init__.
 #include "ditrain/base/error.hpp"
-#include "ditrain/base/random.hpp"
+#include "ditrain/nn/block.hpp"
+#include "ditrain/nn/conditioning.hpp"
+#include "ditrain/nn/final_layer.hpp"
+#include "ditrain/nn/patch_embed.hpp"
+#include "models.hpp"
 
 namespace ditrain::nn {
+namespace {
 
-Dit::Dit(const DitConfig& config, const TensorParallel& tensor) : config_(config), tensor_(tensor) {
-  validate(config);
-  DITRAIN_CHECK(config.num_heads % tensor.size == 0 && config.mlp_size() % tensor.size == 0,
-                config.name + " over " + std::to_string(tensor.size) + " ranks");
-  declare();
-  parameters_.lay_out(in_arena());
-}
-
-// The reference's DiT.__init__, module by module: the order of the state dict.
-void Dit::declare() {
-  const Declarations model(parameters_, tensor_);
-  patch_embed_ = declare_patch_embed(model, config_);
-  conditioning_ = declare_conditioning(model, config_);
-  for (int64_t i = 0; i < config_.depth; ++i) {
-    const std::string number = std::to_string(i);
-    blocks_.push_back(declare_block(model.in("blocks." + number, "transformer_blocks." + number), config_));
+class Dit final : public Network {
+ public:
+  // The reference's DiT.__init__, module by module: the order of the state dict.
+  Dit(const Declarations& model, const ModelConfig& config) : config_(config) {
+    patch_embed_ = declare_patch_embed(model, config_);
+    conditioning_ = declare_conditioning(model, config_);
+    for (int64_t i = 0; i < config_.depth; ++i) {
+      const std::string number = std::to_string(i);
+      blocks_.push_back(declare_block(model.in("blocks." + number, "transformer_blocks." + number), config_));
+    }
+    final_layer_ = declare_final_layer(model, config_);
   }
-  final_layer_ = declare_final_layer(model, config_);
-}
 
-// Node after node of the pass: backward goes from the end to the start, so gradients become final in the reverse order.
+  std::vector<Parameter*> in_arena() const override;
+  void record(PassRecord& pass) const override;
+  double forward_macs() const override;
+  ProductReads block_reads() const override;
+
+  // Shifts, scales and gates of the blocks, then of the final layer.
+  bool has_modulations() const override { return true; }
+  std::vector<ActivationRef> record_modulations(autograd::Tape& tape, TokenStream& stream) const override;
+
+ private:
+  std::vector<ActivationRef> given_modulations(autograd::Tape& tape, int64_t batch) const;
+
+  ModelConfig config_;
+  PatchEmbedWeights patch_embed_;
+  ConditioningWeights conditioning_;
+  std::vector<BlockWeights> blocks_;
+  FinalLayerWeights final_layer_;
+};
+
 std::vector<Parameter*> Dit::in_arena() const {
   std::vector<Parameter*> all;
   const auto append = [&](const std::vector<Parameter*>& of_node) {
@@ -40,47 +54,29 @@ std::vector<Parameter*> Dit::in_arena() const {
   return all;
 }
 
-double forward_macs(const DitConfig& config) {
-  Dit model(config);
-  double macs = double(config.depth) * attention_macs(config);
-  for (const Parameter* p : model.parameters().state_dict())
+double Dit::forward_macs() const {
+  double macs = double(config_.depth) * attention_macs(config_);
+  for (const Parameter* p : in_arena())
     if (p->product != ProductRows::kNone)
-      macs += double(p->product == ProductRows::kTokens ? config.tokens() : 1) * double(num_elements(p->full_shape));
+      macs += double(p->product == ProductRows::kTokens ? config_.tokens() : 1) * double(num_elements(p->full_shape));
   return macs;
 }
 
-ProductReads block_reads(const DitConfig& config) {
-  const Dit model(config);
+ProductReads Dit::block_reads() const {
   ProductReads reads;
-  for (const Parameter* p : model.blocks_.front().in_arena()) {
-    if (p->product != ProductRows::kTokens) continue;
+  for (const Parameter* p : blocks_.front().in_arena()) {
+    if (p->product != ProductRows::kTokens) continue;  // adaLN is computed for all blocks at once
     const int64_t values = num_elements(p->full_shape);
     reads.weights += double(values);
-    reads.inputs += double(config.tokens() * (values / p->full_shape[0]));
+    reads.inputs += double(config_.tokens() * (values / p->full_shape[0]));
   }
   return reads;
 }
 
-void initialise(Dit& model, uint64_t seed) {
-  uint64_t number = 0;
-  std::vector<float> full;
-  for (Parameter* p : model.parameters().state_dict()) {
-    const RandomKey key(seed, Stream::kInit, number++);
-    const Pin<float> value(p->value);
-    if (p->part.whole()) {
-      p->initial.fill(p->full_shape, key, value);
-      continue;
-    }
-    full.resize(size_t(num_elements(p->full_shape)));
-    p->initial.fill(p->full_shape, key, full.data());
-    p->part.take(full.data(), value);
-  }
-}
-
-Dit::Modulations Dit::record_modulations(autograd::Tape& tape, TokenStream& stream) const {
+std::vector<ActivationRef> Dit::record_modulations(autograd::Tape& tape, TokenStream& stream) const {
   stream.cond_BC = tape.temporary("cond", {stream.batch, config_.hidden_size});
   tape.record<Conditioning>(config_, conditioning_, stream);
-  Modulations all;
+  std::vector<ActivationRef> all;
   const auto record = [&](const std::string& module, const LinearWeights& weights) {
     all.push_back(tape.record<AdalnModulation>(module, weights, stream).out());
   };
@@ -89,9 +85,8 @@ Dit::Modulations Dit::record_modulations(autograd::Tape& tape, TokenStream& stre
   return all;
 }
 
-Dit::Modulations Dit::given_modulations(autograd::Tape& tape, int64_t batch) const {
-  DITRAIN_CHECK(tape.mode() == autograd::Mode::kInference, "modulations that backward does not reach");
-  Modulations all;
+std::vector<ActivationRef> Dit::given_modulations(autograd::Tape& tape, int64_t batch) const {
+  std::vector<ActivationRef> all;
   const auto declare = [&](const std::string& module, const LinearWeights& weights) {
     all.push_back(tape.temporary(module + ".adaLN_modulation", {batch, weights.b->size()}));
   };
@@ -100,70 +95,50 @@ Dit::Modulations Dit::given_modulations(autograd::Tape& tape, int64_t batch) con
   return all;
 }
 
-ModulationTable::ModulationTable(Dit& model, int64_t rows) {
-  stream_.batch = rows;
-  stream_.inputs = std::make_shared<PassInputs>(rows);
-  modulations_ = model.record_modulations(tape_, stream_);
-}
-
-DitPass::DitPass(Dit& model, int64_t batch, autograd::Mode mode, const PassOptions& options)
-    : tape_(mode), given_modulations_(options.given_modulations) {
-  const DitConfig& c = model.config();
-  const Shape BC{batch, c.hidden_size}, BTC{batch, c.tokens(), c.hidden_size};
-  stream_.batch = batch;
-  stream_.inputs = std::make_shared<PassInputs>(batch);
-  stream_.activations = options.precision;
-  DITRAIN_CHECK(options.recompute_of_blocks.empty() || int64_t(options.recompute_of_blocks.size()) == c.depth,
-                "recomputation of another number of blocks");
-  const auto set_recompute = [&](Recompute recompute) {
-    stream_.keep_cheap = recompute == Recompute::kNone ? KeepPolicy::kKeep : KeepPolicy::kRecompute;
-    stream_.keep_costly = recompute == Recompute::kBlock ? KeepPolicy::kRecompute : KeepPolicy::kKeep;
-  };
-  set_recompute(options.recompute);
-  if (mode == autograd::Mode::kTraining) {
-    stream_.dcond_BC = tape_.temporary("dcond", BC);
-    stream_.dx_BTC = tape_.temporary("dx", BTC);
+void Dit::record(PassRecord& pass) const {
+  autograd::Tape& tape = pass.tape;
+  TokenStream& stream = pass.stream;
+  const ModelConfig& c = config_;
+  const Shape BC{stream.batch, c.hidden_size}, BTC{stream.batch, c.tokens(), c.hidden_size};
+  pass.keep_of_block(0);
+  if (tape.mode() == autograd::Mode::kTraining) {
+    stream.dcond_BC = tape.temporary("dcond", BC);
+    stream.dx_BTC = tape.temporary("dx", BTC);
   }
-  stream_.sink = options.sink;
-  stream_.tensor = model.tensor_parallel();
-  if (!stream_.tensor.alone() && options.precision == DType::kBF16)
-    stream_.partial_BTC = tape_.temporary("partial", BTC);
+  if (!stream.tensor.alone() && stream.activations == DType::kBF16) stream.partial_BTC = tape.temporary("partial", BTC);
   // A node's output is the input that the next node keeps.
   std::function<void(ActivationRef)> connect;
-  patch_embed_ = &tape_.record<PatchEmbed>(c, model.patch_embed_, stream_);
-  if (options.want_input_gradient) patch_embed_->want_input_gradient(tape_);
-  connect = [this](ActivationRef x) { patch_embed_->set_output(std::move(x)); };
-  modulations_ =
-      options.given_modulations ? model.given_modulations(tape_, batch) : model.record_modulations(tape_, stream_);
+  auto& patch_embed = tape.record<PatchEmbed>(c, patch_embed_, stream);
+  if (pass.options.want_input_gradient) patch_embed.want_input_gradient(tape);
+  pass.image = patch_embed.image, pass.dimage = patch_embed.dimage;
+  connect = [&patch_embed](ActivationRef x) { patch_embed.set_output(std::move(x)); };
+  pass.modulations =
+      pass.options.given_modulations ? given_modulations(tape, stream.batch) : record_modulations(tape, stream);
   for (int64_t i = 0; i < c.depth; ++i) {
-    const BlockWeights& weights = model.blocks_[size_t(i)];
-    if (!options.recompute_of_blocks.empty()) set_recompute(options.recompute_of_blocks[size_t(i)]);
-    auto& attention = tape_.record<AttentionHalf>(c, i, weights, stream_, modulations_[size_t(i)]);
-    auto& mlp = tape_.record<MlpHalf>(c, i, weights.mlp, stream_, attention);
+    const BlockWeights& weights = blocks_[size_t(i)];
+    pass.keep_of_block(i);
+    auto& attention = tape.record<AttentionHalf>(c, i, weights, stream, pass.modulations[size_t(i)]);
+    auto& mlp = tape.record<MlpHalf>(c, i, weights.mlp, stream, attention);
     connect(attention.x_BTC);
     connect = [&mlp](ActivationRef x) { mlp.set_output(std::move(x)); };
   }
-  final_layer_ = &tape_.record<FinalLayer>(c, model.final_layer_, stream_, modulations_.back());
-  connect(final_layer_->x_BTC);
+  auto& final_layer = tape.record<FinalLayer>(c, final_layer_, stream, pass.modulations.back());
+  connect(final_layer.x_BTC);
+  pass.out = final_layer.out, pass.dout = final_layer.dout;
 }
 
-void DitPass::modulate(ops::Context& ctx, const ModulationTable& table, const std::vector<int64_t>& row_of_sample) {
-  DITRAIN_CHECK(given_modulations_, "a pass that computes its modulations");
-  DITRAIN_CHECK(int64_t(row_of_sample.size()) == batch(), "a row of the table for every sample");
-  const auto modules = int64_t(modulations_.size());
-  ctx.for_range(modules, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
-    for (int64_t m = begin; m < end; ++m) {
-      const Tensor &all = table.modulations_[size_t(m)]->tensor, &mine = modulations_[size_t(m)]->tensor;
-      const Pin<float> from(all), to(mine);
-      const int64_t width = all.dim(1);
-      for (int64_t b = 0; b < batch(); ++b) std::copy_n(from + row_of_sample[size_t(b)] * width, width, to + b * width);
-    }
-  });
+}  // namespace
+
+void check_dit(const ModelConfig& c) {
+  require_model(c.position != Position::kRope || c.head_dim() % 4 == 0, "model.hidden_size / model.num_heads",
+                std::to_string(c.head_dim()),
+                "a multiple of 4 for model.position: rope (pairs for rows and columns), or sincos");
+  require_model(c.hidden_size % 4 == 0, "model.hidden_size", std::to_string(c.hidden_size),
+                "a multiple of 4 (sines and cosines of rows and columns)");
 }
 
-void DitPass::forward(ops::Context& ctx) {
-  DITRAIN_CHECK(stream_.tensor.alone() || ctx.team().num_clusters() == 1, "clusters of a rank that shares a replica");
-  tape_.forward(ctx);
+std::unique_ptr<Network> make_dit(const Declarations& model, const ModelConfig& config) {
+  return std::make_unique<Dit>(model, config);
 }
 
 }  // namespace ditrain::nn

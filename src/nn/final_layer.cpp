@@ -5,7 +5,7 @@
 
 namespace ditrain::nn {
 
-FinalLayerWeights declare_final_layer(const Declarations& model, const DitConfig& c) {
+FinalLayerWeights declare_final_layer(const Declarations& model, const ModelConfig& c) {
   const Declarations layer = model.in("final_layer");
   FinalLayerWeights w;
   w.norm = declare_norm(layer, "norm_final", c);
@@ -18,8 +18,8 @@ FinalLayerWeights declare_final_layer(const Declarations& model, const DitConfig
   return w;
 }
 
-FinalLayer::FinalLayer(autograd::Tape& tape, const DitConfig& c, const FinalLayerWeights& w, const TokenStream& stream,
-                       ActivationRef modulation)
+FinalLayer::FinalLayer(autograd::Tape& tape, const ModelConfig& c, const FinalLayerWeights& w,
+                       const TokenStream& stream, ActivationRef modulation)
     : Node("final_layer", w.in_arena()),
       patch_(c.patch_size),
       weights_(w),

@@ -6,11 +6,11 @@ namespace ditrain::nn {
 
 void LinearWeights::forward(ops::Context& ctx, const ops::LinearInput& x, const Tensor& y,
                             const ops::LinearOutput& output) const {
-  ops::linear_forward(ctx, x, weight(), b->value, y, output);
+  ops::linear_forward(ctx, x, weight(), bias(), y, output);
 }
 void LinearWeights::backward_weight(ops::Context& ctx, const ops::LinearInput& x, const Tensor& dy,
                                     Gradients gradients) const {
-  ops::linear_backward_weight(ctx, x, dy, w->grad, b->grad, gradients == Gradients::kAdd);
+  ops::linear_backward_weight(ctx, x, dy, w->grad, b != nullptr ? b->grad : Tensor(), gradients == Gradients::kAdd);
 }
 void LinearWeights::backward_weight_of_samples(ops::Context& ctx, const TokenStream& stream, const Tensor& x,
                                                const Tensor& dy, Gradients gradients) const {
@@ -33,7 +33,7 @@ void LinearWeights::forward_summed(ops::Context& ctx, const TokenStream& stream,
   DITRAIN_CHECK(output.kind == Kind::kPlain || output.kind == Kind::kGateResidual, "what follows a sum over ranks");
   const bool rounded = y.dtype() == DType::kBF16;
   const Tensor sum = rounded ? stream.partial_BTC->tensor : y;
-  ops::linear_forward(ctx, x, weight(), stream.tensor.rank == 0 ? b->value : Tensor(), sum);
+  ops::linear_forward(ctx, x, weight(), stream.tensor.rank == 0 ? bias() : Tensor(), sum);
   stream.tensor.sum_over_ranks(sum);
   if (rounded) ops::to_bf16(ctx, sum, y);
   if (output.kind == Kind::kGateResidual) ops::gate_residual_forward(ctx, output.in, output.gate, y, output.out);

@@ -2,7 +2,7 @@
 
 namespace ditrain::nn {
 
-MlpWeights declare_mlp(const Declarations& block, const DitConfig& c) {
+MlpWeights declare_mlp(const Declarations& block, const ModelConfig& c) {
   const int64_t C = c.hidden_size, F = c.mlp_size();
   MlpWeights w;
   if (c.mlp == Mlp::kSwiglu) {  // diffusers' class has no such layers
@@ -16,14 +16,14 @@ MlpWeights declare_mlp(const Declarations& block, const DitConfig& c) {
 }
 
 // Of the ratios that give this width the one of the least GELU width, a multiple of 1 / C.
-void recognise_mlp(const ShapeInFile& shape_of, DitConfig& config) {
+void recognise_mlp(const ShapeInFile& shape_of, ModelConfig& config) {
   const std::vector<int64_t>* w3 = shape_of("blocks.0.mlp.w3.weight");
   config.mlp = w3 != nullptr ? Mlp::kSwiglu : Mlp::kGelu;
   if (w3 != nullptr && w3->size() == 2)
     config.mlp_ratio = double((3 * w3->back() + 1) / 2) / double(config.hidden_size);
 }
 
-MlpHalf::MlpHalf(autograd::Tape& tape, const DitConfig& c, int64_t index, const MlpWeights& w,
+MlpHalf::MlpHalf(autograd::Tape& tape, const ModelConfig& c, int64_t index, const MlpWeights& w,
                  const TokenStream& stream, AttentionHalf& first_half)
     : Node("blocks." + std::to_string(index) + ".mlp", w.in_arena()),
       kind_(c.mlp),

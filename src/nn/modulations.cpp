@@ -2,7 +2,7 @@
 
 namespace ditrain::nn {
 
-LinearWeights declare_modulation(const Declarations& module, const DitConfig& c, int64_t chunks,
+LinearWeights declare_modulation(const Declarations& module, const ModelConfig& c, int64_t chunks,
                                  const std::string& diffusers) {
   return module.linear({.name = "adaLN_modulation.1",
                         .weight = {chunks * c.hidden_size, c.hidden_size},

@@ -8,14 +8,14 @@ std::vector<Parameter*> NormWeights::with(std::vector<Parameter*> others) const 
 }
 
 // diffusers' class has no such weights.
-NormWeights declare_norm(const Declarations& module, const std::string& name, const DitConfig& c) {
+NormWeights declare_norm(const Declarations& module, const std::string& name, const ModelConfig& c) {
   if (c.norm == Norm::kLayer) return {};
   return {module.parameter({.name = name + ".weight", .full_shape = {c.hidden_size}, .initial = Initial::constant(1)})};
 }
 
-ModulatedNorm::ModulatedNorm(autograd::Tape& tape, autograd::Node& node, const std::string& suffix, const DitConfig& c,
-                             const NormWeights& weights, const TokenStream& stream, KeepPolicy statistics,
-                             bool keeps_output)
+ModulatedNorm::ModulatedNorm(autograd::Tape& tape, autograd::Node& node, const std::string& suffix,
+                             const ModelConfig& c, const NormWeights& weights, const TokenStream& stream,
+                             KeepPolicy statistics, bool keeps_output)
     : kind_(c.norm == Norm::kRms ? ops::NormKind::kRms : ops::NormKind::kLayer), weights_(weights) {
   const int64_t B = stream.batch, T = c.tokens(), C = c.hidden_size;
   if (keeps_output) h_BTC_ = tape.keep(node, "h" + suffix, {B, T, C}, KeepPolicy::kKeep, stream.activations);

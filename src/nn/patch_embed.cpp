@@ -10,7 +10,7 @@ namespace ditrain::nn {
 
 // The table is a parameter of the model itself, hence before its modules. diffusers computes it. Rotary embedding
 // stands in its place (LightningDiT's models have both).
-PatchEmbedWeights declare_patch_embed(const Declarations& model, const DitConfig& c) {
+PatchEmbedWeights declare_patch_embed(const Declarations& model, const ModelConfig& c) {
   PatchEmbedWeights w;
   if (c.position == Position::kSincos)
     w.pos_embed = model.parameter({.name = "pos_embed",
@@ -26,7 +26,7 @@ PatchEmbedWeights declare_patch_embed(const Declarations& model, const DitConfig
   return w;
 }
 
-PatchEmbed::PatchEmbed(autograd::Tape& tape, const DitConfig& c, const PatchEmbedWeights& weights,
+PatchEmbed::PatchEmbed(autograd::Tape& tape, const ModelConfig& c, const PatchEmbedWeights& weights,
                        const TokenStream& stream)
     : Node("x_embedder", weights.in_arena()), patch_(c.patch_size), weights_(weights), stream_(stream) {
   image = tape.keep(*this, "image", {stream.batch, c.in_channels, c.input_height, c.input_width});

@@ -122,6 +122,19 @@ void gelu_backward(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor
                       [](const T* a, const T* b, T* c, int64_t n) { kernels::gelu_backward(a, b, c, n); });
   });
 }
+void gelu_erf_forward(Context& ctx, const Tensor& x, const Tensor& y) {
+  with_type(x, [&](auto t) {
+    using T = decltype(t);
+    unary<T>(ctx, "gelu_erf_forward", x, y, [](const T* a, T* b, int64_t n) { kernels::gelu_erf_forward(a, b, n); });
+  });
+}
+void gelu_erf_backward(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dx) {
+  with_type(x, [&](auto t) {
+    using T = decltype(t);
+    unary_backward<T>(ctx, "gelu_erf_backward", x, dy, dx,
+                      [](const T* a, const T* b, T* c, int64_t n) { kernels::gelu_erf_backward(a, b, c, n); });
+  });
+}
 void silu_forward(Context& ctx, const Tensor& x, const Tensor& y) {
   unary<float>(ctx, "silu_forward", x, y, kernels::silu_forward);
 }
@@ -142,7 +155,7 @@ void to_bf16(Context& ctx, const Tensor& x, const Tensor& y) {
 }
 
 void layer_norm_modulate_forward(Context& ctx, const Tensor& x, const Chunk& shift, const Chunk& scale, const Tensor& y,
-                                 const Tensor& mean, const Tensor& rstd, NormKind kind) {
+                                 const Tensor& mean, const Tensor& rstd, NormKind kind, float eps) {
   constexpr const char* kOp = "layer_norm_modulate_forward";
   const Rows rows(x);
   expect_shape(kOp, "y", y, x.shape());
@@ -157,24 +170,25 @@ void layer_norm_modulate_forward(Context& ctx, const Tensor& x, const Chunk& shi
       auto* to = py + row * rows.C;
       if (kind == NormKind::kLayer)
         return kernels::layer_norm_modulate_forward(from, pshift(b), pscale(b), to, pmean + row, prstd + row, n, rows.C,
-                                                    kLayerNormEps);
+                                                    eps);
       // Row by row: what the statistics have read is in the cache.
       for (int64_t r = 0; r < n; ++r, from += rows.C, to += rows.C) {
-        kernels::rms_norm_statistics(from, pmean + row + r, prstd + row + r, 1, rows.C, kLayerNormEps);
+        kernels::rms_norm_statistics(from, pmean + row + r, prstd + row + r, 1, rows.C, eps);
         kernels::layer_norm_apply(from, pmean + row + r, prstd + row + r, pshift(b), pscale(b), to, 1, rows.C);
       }
     });
   });
 }
 
-void layer_norm_statistics(Context& ctx, const Tensor& x, const Tensor& mean, const Tensor& rstd, NormKind kind) {
+void layer_norm_statistics(Context& ctx, const Tensor& x, const Tensor& mean, const Tensor& rstd, NormKind kind,
+                           float eps) {
   const Rows rows(x);
   expect_shape("layer_norm_statistics", "mean", mean, {rows.B, rows.T});
   expect_shape("layer_norm_statistics", "rstd", rstd, {rows.B, rows.T});
   const Pin<float> px(x), pmean(mean), prstd(rstd);
   const auto statistics = kind == NormKind::kLayer ? kernels::layer_norm_statistics : kernels::rms_norm_statistics;
   ctx.for_range(rows.B * rows.T, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
-    statistics(px + begin * rows.C, pmean + begin, prstd + begin, end - begin, rows.C, kLayerNormEps);
+    statistics(px + begin * rows.C, pmean + begin, prstd + begin, end - begin, rows.C, eps);
   });
 }
 
@@ -231,6 +245,34 @@ void split_weight_gradient(Context& ctx, const Chunk& scale, const Tensor& weigh
         d *= pw[j];
       }
       pdw[j] = sum;
+    }
+  });
+}
+
+void join_affine(Context& ctx, const Tensor& weight, const Tensor& bias, const Tensor& joined) {
+  const int64_t B = joined.dim(0), C = joined.dim(1) / 2;
+  for (const Tensor* t : {&weight, &bias}) expect_shape("join_affine", "weight or bias", *t, {C});
+  const Pin<float> pw(weight), pb(bias), pjoined(joined);
+  ctx.for_range(C, kColumnGrain, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    for (int64_t b = 0; b < B; ++b) {
+      float* to = pjoined + 2 * b * C;
+      std::copy(pb + begin, pb + end, to + begin);
+      for (int64_t j = begin; j < end; ++j) to[C + j] = pw[j] - 1;
+    }
+  });
+}
+
+void split_affine_gradient(Context& ctx, const Tensor& djoined, const Tensor& dweight, const Tensor& dbias,
+                           bool accumulate) {
+  const int64_t B = djoined.dim(0), C = djoined.dim(1) / 2;
+  for (const Tensor* t : {&dweight, &dbias}) expect_shape("split_affine_gradient", "gradient", *t, {C});
+  const Pin<float> pd(djoined), pdw(dweight), pdb(dbias);
+  ctx.for_range(C, kColumnGrain, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    if (!accumulate) std::fill(pdw + begin, pdw + end, 0.0f), std::fill(pdb + begin, pdb + end, 0.0f);
+    for (int64_t b = 0; b < B; ++b) {
+      const float* d = pd + 2 * b * C;
+      kernels::add(d + begin, pdb + begin, end - begin);
+      kernels::add(d + C + begin, pdw + begin, end - begin);
     }
   });
 }

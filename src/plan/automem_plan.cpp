@@ -8,7 +8,7 @@
 #include "ditrain/base/bytes.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/kernels/measure.hpp"
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 #include "ditrain/optim/optimizer.hpp"
 #include "ditrain/plan/memory_plan.hpp"
 
@@ -115,7 +115,7 @@ automem::Uses record_step(const config::Config& config, const GradientPlan& plan
                           int64_t micro_batch) {
   NoMemory nowhere;
   automem::Recorder recorder(automem::Written::kInUpdates);
-  nn::Dit model(config.model);
+  nn::Model model(config.model);
   autograd::ParameterStore& store = model.parameters();
   GradientPlan gradients = planned;
   gradients.updates = schedule_updates(gradients, store);
@@ -126,7 +126,7 @@ automem::Uses record_step(const config::Config& config, const GradientPlan& plan
                   .gradient_slices = gradients.gradient_slices,
                   .segments = &recorder});
   recorder.set_written(automem::Written::kInForward);
-  nn::DitPass pass(model, micro_batch, autograd::Mode::kTraining, pass_options(config));
+  nn::ModelPass pass(model, micro_batch, autograd::Mode::kTraining, pass_options(config));
   autograd::Tape& tape = pass.tape();
   tape.allocate(nowhere, &recorder);
   const automem::StepOrder order = order_of_step(tape, gradients, samples / micro_batch);
@@ -169,8 +169,8 @@ automem::Uses record_step(const config::Config& config, const GradientPlan& plan
 }
 
 size_t fixed_fast_bytes(const config::Config& config, const GradientPlan& gradients, int64_t micro_batch) {
-  nn::Dit model(config.model);
-  nn::DitPass pass(model, micro_batch, autograd::Mode::kTraining, pass_options(config));
+  nn::Model model(config.model);
+  nn::ModelPass pass(model, micro_batch, autograd::Mode::kTraining, pass_options(config));
   size_t frozen = 0;
   for (const autograd::Parameter* p : model.parameters().state_dict())
     if (!p->trainable) frozen += size_t(p->size()) * sizeof(float);

@@ -5,9 +5,11 @@
 #include "ditrain/base/bytes.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/dataset/kinds.hpp"
+#include "ditrain/kernels/measure.hpp"
 #include "ditrain/plan/inputs.hpp"
 #include "ditrain/plan/memory_check.hpp"
 #include "ditrain/plan/rank_groups.hpp"
+#include "ditrain/plan/step_time.hpp"
 #include "ditrain/platform/affinity.hpp"
 #include "ditrain/platform/limits.hpp"
 
@@ -73,6 +75,18 @@ std::string describe_steps(const RunPlan& plan, const dataset::Dataset* data) {
                           : "");
 }
 
+// The time that a run would take on this machine; of another one the rates are not known.
+std::string time_here(const RunPlan& plan, int ranks, const std::string& run_folder, dist::Communicator& comm) {
+  if (!platform::probe_machine().is_this_machine) return "time: not predicted, because this is not the machine\n";
+  const auto alone = dist::make_null_communicator();
+  parallel::Team team(plan_placement(plan.config, ranks > 0 ? *alone : comm).team());
+  const MachineRates rates = measure_rates(team, plan.config.train.precision);
+  const bool has_bf16 = kernels::measure_fma_peak(DType::kBF16, 1e-4) > 0;
+  std::optional<MachineRates> bf16;
+  if (has_bf16 && plan.config.train.precision == DType::kF32) bf16 = measure_rates(team, DType::kBF16);
+  return describe_time(plan, rates, bf16 ? &*bf16 : nullptr, run_folder);
+}
+
 }  // namespace
 
 DryRun plan_dry_run(const config::Config& wanted, int ranks, dist::Communicator& comm) {
@@ -104,6 +118,7 @@ void print_dry_run(const config::Config& wanted, int ranks, const std::string& r
   log::info_lines(describe(plan.memory));
   if (plan.automem) log::info_lines(automem::describe(*plan.automem));
   const size_t limit = limit_of_node(config).bytes;
+  log::info_lines(time_here(plan, ranks, run_folder, comm));
   log::info("a node like this one ({}) holds {} such rank(s)", format_bytes(limit), limit / plan.memory.total());
   if (comm.rank() == 0)
     for (const std::string& warning : config::warnings(config)) log::warn_line(warning);

@@ -30,8 +30,8 @@ std::vector<FactorLayer> factor_layers(const config::Config& config, autograd::P
 }
 
 std::vector<autograd::ArenaSlice> slices_of_nodes(const config::Config& config) {
-  nn::Dit model(config.model);
-  nn::DitPass pass(model, config.train.global_batch, autograd::Mode::kTraining, pass_options(config));
+  nn::Model model(config.model);
+  nn::ModelPass pass(model, config.train.global_batch, autograd::Mode::kTraining, pass_options(config));
   std::vector<autograd::ArenaSlice> slices;
   for (const auto& node : pass.tape().nodes())
     if (const autograd::ArenaSlice slice = node->parameter_slice(); slice.begin < slice.end) slices.push_back(slice);

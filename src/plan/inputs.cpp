@@ -12,11 +12,11 @@
 #include "ditrain/dataset/tile_shards.hpp"
 #include "ditrain/eval/fid.hpp"
 #include "ditrain/eval/training_fid.hpp"
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 
 namespace ditrain::plan {
 
-dataset::SampleShape model_shape(const nn::DitConfig& m) { return {m.in_channels, m.input_height, m.input_width}; }
+dataset::SampleShape model_shape(const nn::ModelConfig& m) { return {m.in_channels, m.input_height, m.input_width}; }
 
 namespace {
 
@@ -128,8 +128,8 @@ void expect_learned_scale(const eval::LatentCodecPlan& decoder, const config::Co
 }
 
 std::string describe_model(const config::Config& config) {
-  const nn::DitConfig& m = config.model;
-  nn::Dit model(m);
+  const nn::ModelConfig& m = config.model;
+  nn::Model model(m);
   return fmt::format(
       "model: {} ({} blocks, width {}, {} heads, patch {}), input {} x {} x {}, {} classes, {} parameters, "
       "{:.2f} GFLOP per image and training step\n",

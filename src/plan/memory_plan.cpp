@@ -16,7 +16,7 @@ namespace {
 
 using autograd::Mode;
 
-size_t sampling_bytes(nn::Dit& model, const config::Config& config, int world_size) {
+size_t sampling_bytes(nn::Model& model, const config::Config& config, int world_size) {
   size_t bytes = 0;
   const bool distances = config.eval.fid_every_steps > 0;
   if (config::draws_samples(config)) {
@@ -27,7 +27,7 @@ size_t sampling_bytes(nn::Dit& model, const config::Config& config, int world_si
         eval::generate_bytes(model, config.diffusion, config::sampler_of(config), std::min(mine, eval::kDefaultBatch));
   }
   if (config.eval.every_steps > 0) {
-    nn::DitPass validation(model, eval::kDefaultBatch, Mode::kInference);
+    nn::ModelPass validation(model, eval::kDefaultBatch, Mode::kInference);
     bytes = std::max(bytes, validation.tape().temporary_bytes());
   }
   return bytes;
@@ -78,7 +78,7 @@ size_t slow_bytes(const automem::Plan& plan) {
   return bytes;
 }
 
-std::vector<MemoryItem> kept_by_node(nn::DitPass& pass) {
+std::vector<MemoryItem> kept_by_node(nn::ModelPass& pass) {
   std::vector<MemoryItem> kept;
   for (const auto& node : pass.tape().nodes()) {
     size_t bytes = 0;
@@ -119,16 +119,16 @@ nn::PassOptions pass_options(const config::Config& config) {
           .recompute_of_blocks = config.train.recompute_of_blocks};
 }
 
-size_t temporary_bytes(nn::DitPass& pass, const nn::DitConfig& model, int64_t micro_batch) {
+size_t temporary_bytes(nn::ModelPass& pass, const nn::ModelConfig& model, int64_t micro_batch) {
   return pass.tape().temporary_bytes() + 3 * size_t(model.in_channels * model.pixels() * micro_batch) * sizeof(float);
 }
 
-MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& model, const GradientPlan& gradients,
+MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Model& model, const GradientPlan& gradients,
                        const RankPlace& place, const InputFacts& facts, const automem::Plan* automem) {
   const int ranks_on_node = place.ranks_on_node;
   const int workers = std::accumulate(place.cluster_sizes.begin(), place.cluster_sizes.end(), 0);
   const int64_t micro_batch = config::micro_batch_of(config, gradients.replicas);
-  nn::DitPass pass(model, micro_batch, Mode::kTraining, pass_options(config));
+  nn::ModelPass pass(model, micro_batch, Mode::kTraining, pass_options(config));
   const size_t arena = size_t(model.parameters().arena_size()) * sizeof(float);
   const size_t state = size_t(gradients.most_state_elements()) * sizeof(float);
   size_t optimizer = 0;
@@ -138,7 +138,7 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& mo
     arrays += (arrays.empty() ? "" : ", ") + array.title;
   }
   const std::string share = gradients.sharded ? fmt::format("shards of {} ranks", world_size) : "";
-  const nn::DitConfig& m = config.model;
+  const nn::ModelConfig& m = config.model;
   const auto samples = size_t(config.train.global_batch / gradients.replicas);
   const std::string batch = fmt::format("micro-batch of {}", micro_batch);
   const bool sums = gradients.replicas > 1 && config.dist.engine;

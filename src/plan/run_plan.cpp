@@ -21,7 +21,7 @@ RunPlan plan_settled(const config::Config& config, int world_size, const RankPla
   plan.samples = config.train.global_batch / plan.replicas;
   plan.micro_batch = config::micro_batch_of(config, plan.replicas);
   plan.cut = plan_cut(config, plan.micro_batch, place.cluster_sizes, bandwidth);
-  nn::Dit model(config.model, {.size = config::tensor_ranks(config)});
+  nn::Model model(config.model, {.size = config::tensor_ranks(config)});
   plan.gradients = plan_gradients(config, model.parameters(), plan.replicas, place.rank);
   plan.automem = plan_automem(config, plan.gradients, plan.samples, plan.micro_batch, place);
   plan.memory =
@@ -116,7 +116,7 @@ RunPlan plan_run(const config::Config& config, int world_size, const RankPlace& 
   RunPlan plan = config.train.recompute  ? fastest({plan_settled(config, world_size, place, bandwidth, facts)})
                  : config.memory.moves() ? fastest(degrees.some())
                                          : degrees.lowest_that_fits();
-  nn::Dit layout(config.model, {.size = config::tensor_ranks(config)});
+  nn::Model layout(config.model, {.size = config::tensor_ranks(config)});
   plan.gradients.updates = schedule_updates(plan.gradients, layout.parameters());
   return plan;
 }

@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kReferenceImages = 4000;
 
 void write_grid(const std::string& path, const std::vector<float>& images, const dataset::SampleShape& shape,
-                const nn::DitConfig& m, const eval::BandPictures& picture) {
+                const nn::ModelConfig& m, const eval::BandPictures& picture) {
   const int64_t elements = shape.elements(), n = int64_t(images.size()) / elements;
   std::vector<images::ImageU8> pictures;
   for (int64_t i = 0; i < n; ++i) pictures.push_back(picture(images.data() + i * elements, shape.height, shape.width));
@@ -55,7 +55,7 @@ void write_facts(const std::string& picture, int64_t step, const config::Config&
 
 // This rank's of n samples, classes in turn.
 eval::GenerateRequest share_of(const config::Config& config, int64_t n, const dist::Communicator& comm,
-                               nn::Dit* guide) {
+                               nn::Model* guide) {
   const auto seed = uint64_t(config.train.seed);
   const std::vector<int64_t> labels = eval::make_labels(kLabels, n, config.model.num_classes, seed);
   const parallel::Range mine = parallel::partition(n, comm.rank(), comm.world_size());

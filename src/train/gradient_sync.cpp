@@ -44,7 +44,7 @@ Numbers tree_sums(const double* terms, int64_t n) {
 
 }  // namespace
 
-GradientSync::GradientSync(const plan::RunPlan& plan, nn::Dit& model, dist::Communicator& comm, ops::Context& ctx,
+GradientSync::GradientSync(const plan::RunPlan& plan, nn::Model& model, dist::Communicator& comm, ops::Context& ctx,
                            plan::TensorGroup* group)
     : plan_(plan),
       parameters_(model.parameters()),

@@ -11,7 +11,7 @@
 #include "ditrain/base/log.hpp"
 #include "ditrain/dist/clock_offset.hpp"
 #include "ditrain/kernels/measure.hpp"
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 #include "ditrain/ops/gemm.hpp"
 #include "ditrain/optim/optimizer.hpp"
 #include "ditrain/plan/placement.hpp"
@@ -128,7 +128,7 @@ double free_disk_gib(const std::string& folder) {
 
 // Those that lie on the disk at once: the ones that are kept, and the one being written.
 double checkpoints_gib(const config::Config& config) {
-  nn::Dit model(config.model);
+  nn::Model model(config.model);
   const autograd::ParameterStore& layout = model.parameters();
   double elements = 2 * double(layout.arena_size());  // weights, EMA
   for (const autograd::StateArray& array : optim::state_arrays(config.optimizer, config.ema))

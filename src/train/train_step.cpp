@@ -18,7 +18,7 @@ nn::PassOptions pass_options(const plan::RunPlan& plan, const GradientSync& sync
 
 }  // namespace
 
-TrainStep::TrainStep(const plan::RunPlan& plan, nn::Dit& model, dist::Communicator& comm, ops::Context& ctx,
+TrainStep::TrainStep(const plan::RunPlan& plan, nn::Model& model, dist::Communicator& comm, ops::Context& ctx,
                      plan::TensorGroup* group)
     : plan_(plan),
       model_(model),
@@ -73,7 +73,7 @@ void TrainStep::refresh_bf16_copy() {
 
 void TrainStep::prepare(const MicroBatch& micro, int64_t step) {
   const auto seed = uint64_t(plan_.config.train.seed);
-  const nn::DitConfig& m = plan_.config.model;
+  const nn::ModelConfig& m = plan_.config.model;
   const int64_t elements = shape_.elements();
   const Pin<float> x(pass_.image()), noise(noise_);
   std::vector<RandomKey> noise_keys;

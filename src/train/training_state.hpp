@@ -30,9 +30,9 @@ struct TrainingState {
   std::unique_ptr<dist::NodeMemory> gradient_memory;    ///< only with several ranks
   std::unique_ptr<eval::LatentCodec> encoder, decoder;  ///< data.vae, sample.vae
   std::unique_ptr<eval::EncodedImages> encoded;         ///< for validation, with an encoder
-  std::unique_ptr<nn::Dit> guide;                       ///< sample.guide
+  std::unique_ptr<nn::Model> guide;                     ///< sample.guide
   std::unique_ptr<automem::AutoMem> automem;            ///< null: nothing moves
-  nn::Dit model;
+  nn::Model model;
   TrainStep step;
   std::unique_ptr<checkpoint::CheckpointSaver> saver;
   Progress progress = {};

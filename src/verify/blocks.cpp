@@ -31,8 +31,8 @@ constexpr Variant kVariants[] = {{"base", kNone, kLayer, kGelu, kSincos, 5e-6, 6
                                  {"rope", kNone, kLayer, kGelu, kRope, 4e-6, 5e-6, 6e-6, 4e-6},
                                  {"all", kQkRms, kRms, kSwiglu, kRope, 3e-6, 4e-6, 5e-6, 9e-6}};
 
-nn::DitConfig read_config(Verification& v) {
-  nn::DitConfig c;
+nn::ModelConfig read_config(Verification& v) {
+  nn::ModelConfig c;
   c.name = "custom", c.depth = 1, c.patch_size = 1;
   c.hidden_size = v.setting("cfg.c", 4, 4096), c.num_heads = v.setting("cfg.heads", 1, 4096);
   c.input_height = c.input_width = v.setting("cfg.grid", 1, 64);
@@ -43,7 +43,7 @@ nn::DitConfig read_config(Verification& v) {
 /// A block with formula weights, and a tape of its own.
 class Block {
  public:
-  Block(const nn::DitConfig& c, int64_t batch, const std::string& suffix)
+  Block(const nn::ModelConfig& c, int64_t batch, const std::string& suffix)
       : weights_(nn::declare_block(nn::Declarations(store_, alone_), c)) {
     store_.allocate(autograd::ParameterStore::For::kTraining);
     for (const autograd::Parameter* p : store_.state_dict())
@@ -100,7 +100,7 @@ void check_gradient(Verification& v, const std::string& variant, const autograd:
                     scale);
 }
 
-void verify_variant(Verification& v, const Variant& variant, nn::DitConfig config, int64_t batch) {
+void verify_variant(Verification& v, const Variant& variant, nn::ModelConfig config, int64_t batch) {
   config.qk_norm = variant.qk_norm, config.norm = variant.norm;
   config.mlp = variant.mlp, config.position = variant.position;
   const Shape tokens{batch, config.tokens(), config.hidden_size}, cond{batch, config.hidden_size};
@@ -117,7 +117,7 @@ void verify_variant(Verification& v, const Variant& variant, nn::DitConfig confi
 }  // namespace
 
 void verify_blocks(Verification& v) {
-  const nn::DitConfig config = read_config(v);
+  const nn::ModelConfig config = read_config(v);
   const int64_t batch = v.setting("cfg.batch", 1, 64);
   for (const Variant& variant : kVariants) verify_variant(v, variant, config, batch);
   v.leave_out({"rope.cos", "rope.sin"}, "the table of the rotation, which is not an array here");

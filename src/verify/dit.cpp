@@ -3,6 +3,7 @@
 // run (.f64), and the tolerances are those for it.
 #include <cmath>
 
+#include "ditrain/nn/patch_embed.hpp"
 #include "ditrain/ops/elementwise.hpp"
 #include "ditrain/verify/formula.hpp"
 #include "kinds.hpp"
@@ -16,7 +17,7 @@ constexpr double kTight = 2e-6;
 constexpr auto kTraining = autograd::ParameterStore::For::kTraining;
 constexpr auto kInference = autograd::ParameterStore::For::kInference;
 
-ModelBatch read_batch(Verification& v, const nn::DitConfig& c) {
+ModelBatch read_batch(Verification& v, const nn::ModelConfig& c) {
   const int64_t B = v.shape("x", 4)[0];
   if (B > 4096) v.refuse("batch too large", std::to_string(B), "at most 4096");
   const std::vector<int64_t> t = v.i64("t", {B}, 0, kTrainedSteps - 1), drop = v.i64("force_drop_ids", {B}, 0, 1);
@@ -47,7 +48,7 @@ void check_losses(Verification& v, const LossResults& r) {
 /// Of every gradient its norm, its mean and some entries. Errors are relative to the root mean square of each gradient:
 /// single entries are small by chance. Entries among the key biases, 0 in exact arithmetic, stay far below the
 /// tolerance that way.
-void check_gradients(Verification& v, nn::Dit& model) {
+void check_gradients(Verification& v, nn::Model& model) {
   std::vector<double> norm, mean, rms, sample;
   std::vector<int64_t> index;
   const int64_t samples = v.shape("grad_index", 2)[1];
@@ -77,11 +78,11 @@ void check_gradients(Verification& v, nn::Dit& model) {
 /// A small model: output, gradient by the input and by every parameter. The parameters stand in the file under the
 /// names of the public state dict; they are the formula's numbers, which is checked too.
 void verify_dit_tiny(Verification& v) {
-  nn::DitConfig config = read_dit_config(v);
+  nn::ModelConfig config = read_dit_config(v);
   const ModelBatch batch = read_batch(v, config);
   const int64_t B = int64_t(batch.t.size());
   const std::vector<float> dout = v.f32("dout", output_shape(config, B));
-  nn::Dit model = lay_out(config), by_formula = lay_out(config);
+  nn::Model model = lay_out(config), by_formula = lay_out(config);
   load_model(model, kTraining, v);
   fill_model(by_formula, kInference, v.suffix(), v.ctx());
   for (const autograd::Parameter* p : by_formula.parameters().state_dict())
@@ -97,7 +98,7 @@ void verify_dit_tiny(Verification& v) {
   if (!config.learn_sigma && !v.has("ls0.out")) return;
   // The same network without variance channels, whose last layer the formula fills anew.
   config.learn_sigma = false;
-  nn::Dit without_sigma = lay_out(config);
+  nn::Model without_sigma = lay_out(config);
   fill_model(without_sigma, kInference, v.suffix(), v.ctx());
   const auto forward = make_pass(without_sigma, B, autograd::Mode::kInference);
   v.check_both("ls0.out", output_shape(config, B), to_f64(run_forward(*forward, batch, v.ctx())), 4e-5);
@@ -105,13 +106,13 @@ void verify_dit_tiny(Verification& v) {
 
 /// A model at full size, DiT-S/2 or what the metadata's "model" says: loss terms, output, and statistics of gradients.
 void verify_dit_stats(Verification& v) {
-  const nn::DitConfig config = read_dit_config(v, v.title() == "dit_s2_stats" ? "DiT-S/2" : "custom");
+  const nn::ModelConfig config = read_dit_config(v, v.title() == "dit_s2_stats" ? "DiT-S/2" : "custom");
   const int64_t B = v.setting("cfg.batch", 1, 256);
   const LossInputs batch{.x0 = read_input(v, "x_start", image_shape(config, B)),
                          .noise = read_input(v, "noise", image_shape(config, B)),
                          .t = v.i64("t", {B}, 0, kTrainedSteps - 1),
                          .y = v.i64("y", {B}, 0, config.num_classes)};
-  nn::Dit model = lay_out(config);
+  nn::Model model = lay_out(config);
   fill_model(model, kTraining, v.suffix(), v.ctx());
   const auto pass = make_pass(model, B, autograd::Mode::kTraining);
   const LossResults results = run_loss(model, *pass, batch, v.ctx());

@@ -84,7 +84,7 @@ void allow(const Rule& rule, const autograd::Parameter& p, const Tensor& table, 
 }  // namespace
 
 void verify_dit_init_stats(Verification& v) {
-  nn::Dit model = lay_out(read_dit_config(v, "DiT-S/2"));
+  nn::Model model = lay_out(read_dit_config(v, "DiT-S/2"));
   model.parameters().allocate(autograd::ParameterStore::For::kInference);
   nn::initialise(model, 0);
   Allowed allowed;

@@ -47,7 +47,7 @@ struct Batch {
     return x;
   }
 
-  nn::DitConfig config;
+  nn::ModelConfig config;
   int64_t B = 0;
   Shape image;
   df::Shape shape;
@@ -98,7 +98,7 @@ std::vector<float> with_channels(const std::vector<float>& from, int64_t B, int6
   return to;
 }
 
-void verify_training(Verification& v, const Batch& b, nn::Dit& model) {
+void verify_training(Verification& v, const Batch& b, nn::Model& model) {
   const auto process = df::make_process(flow_config(), false);
   const auto pass = make_pass(model, b.B, autograd::Mode::kTraining);
   const std::vector<float> x_t = b.noised(*process, b.t);
@@ -125,7 +125,7 @@ void verify_training(Verification& v, const Batch& b, nn::Dit& model) {
 
 /// Points of the way from z, the start among them: [points, samples, ...]; the second half of the samples is
 /// unconditional and never reaches the model.
-void verify_sampling(Verification& v, const Batch& b, nn::Dit& model) {
+void verify_sampling(Verification& v, const Batch& b, nn::Model& model) {
   const int64_t samples = v.shape("z", 4, kLargestBatch)[0];
   if (samples % 2 != 0) v.refuse("z has no two halves", std::to_string(samples) + " samples");
   const Shape image = image_shape(b.config, samples);
@@ -245,7 +245,7 @@ void verify_flow(Verification& v) {
                "v.scaled_linear", "snr.zero."});
   const Batch batch(v);
   verify_path(v, batch);
-  nn::Dit model = lay_out(batch.config);
+  nn::Model model = lay_out(batch.config);
   fill_model(model, autograd::ParameterStore::For::kTraining, v.suffix(), v.ctx());
   verify_training(v, batch, model);
   verify_sampling(v, batch, model);

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/nn/patch_embed.hpp"
 #include "ditrain/ops/elementwise.hpp"
 #include "ditrain/optim/optimizer.hpp"
 #include "ditrain/verify/formula.hpp"
@@ -21,16 +22,16 @@ void expect_small(size_t bytes, const char* what) {
            std::to_string(bytes >> 20) + " MiB", "at most " + std::to_string(kMostBytes >> 20) + " MiB");
 }
 
-void fill_table(nn::Dit& model, const autograd::Parameter& pos_embed) {
-  const nn::DitConfig& c = model.config();
+void fill_table(nn::Model& model, const autograd::Parameter& pos_embed) {
+  const nn::ModelConfig& c = model.config();
   const auto table = nn::sincos_position_table(c.hidden_size, c.grid_height(), c.grid_width());
   std::copy(table.begin(), table.end(), Pin<float>(pos_embed.value).get());
 }
 
 }  // namespace
 
-nn::DitConfig read_dit_config(Verification& v, const std::string& otherwise) {
-  nn::DitConfig c;
+nn::ModelConfig read_dit_config(Verification& v, const std::string& otherwise) {
+  nn::ModelConfig c;
   c.name = v.metadata("model", otherwise);
   nn::apply_name(c);
   const auto setting = [&](const std::string& name, int64_t low, int64_t high, int64_t of_name) {
@@ -48,14 +49,14 @@ nn::DitConfig read_dit_config(Verification& v, const std::string& otherwise) {
   return c;
 }
 
-nn::Dit lay_out(const nn::DitConfig& config) {
-  nn::Dit model(config);
+nn::Model lay_out(const nn::ModelConfig& config) {
+  nn::Model model(config);
   expect_small(model.parameters().bytes(autograd::ParameterStore::For::kTraining, DType::kF32, optim::state_arrays()),
                "parameters");
   return model;
 }
 
-void fill_model(nn::Dit& model, autograd::ParameterStore::For purpose, const std::string& suffix, ops::Context& ctx) {
+void fill_model(nn::Model& model, autograd::ParameterStore::For purpose, const std::string& suffix, ops::Context& ctx) {
   model.parameters().allocate(purpose, DType::kF32, {.states = optim::state_arrays()});
   for (const autograd::Parameter* p : model.parameters().state_dict()) {
     if (p->name == "pos_embed") {
@@ -69,7 +70,7 @@ void fill_model(nn::Dit& model, autograd::ParameterStore::For purpose, const std
   }
 }
 
-void load_model(nn::Dit& model, autograd::ParameterStore::For purpose, Verification& v) {
+void load_model(nn::Model& model, autograd::ParameterStore::For purpose, Verification& v) {
   // Every tensor is read before the arenas are allocated: the file bounds their size.
   std::vector<std::vector<float>> values;
   for (const autograd::Parameter* p : model.parameters().state_dict()) values.push_back(v.f32(p->name, p->shape));
@@ -79,23 +80,24 @@ void load_model(nn::Dit& model, autograd::ParameterStore::For purpose, Verificat
     std::copy(values[i].begin(), values[i].end(), Pin<float>(p->value).get()), ++i;
 }
 
-Shape image_shape(const nn::DitConfig& c, int64_t batch) {
+Shape image_shape(const nn::ModelConfig& c, int64_t batch) {
   return {batch, c.in_channels, c.input_height, c.input_width};
 }
 
-Shape output_shape(const nn::DitConfig& c, int64_t batch) {
+Shape output_shape(const nn::ModelConfig& c, int64_t batch) {
   return {batch, c.out_channels(), c.input_height, c.input_width};
 }
 
-std::unique_ptr<nn::DitPass> make_pass(nn::Dit& model, int64_t batch, autograd::Mode mode, bool want_input_gradient) {
+std::unique_ptr<nn::ModelPass> make_pass(nn::Model& model, int64_t batch, autograd::Mode mode,
+                                         bool want_input_gradient) {
   auto pass =
-      std::make_unique<nn::DitPass>(model, batch, mode, nn::PassOptions{.want_input_gradient = want_input_gradient});
+      std::make_unique<nn::ModelPass>(model, batch, mode, nn::PassOptions{.want_input_gradient = want_input_gradient});
   expect_small(pass->tape().kept_bytes() + pass->tape().temporary_bytes(), "activations");
   pass->allocate();
   return pass;
 }
 
-std::vector<float> run_forward(nn::DitPass& pass, const ModelBatch& batch, ops::Context& ctx) {
+std::vector<float> run_forward(nn::ModelPass& pass, const ModelBatch& batch, ops::Context& ctx) {
   std::copy(batch.x.begin(), batch.x.end(), Pin<float>(pass.image()).get());
   pass.t() = batch.t;
   pass.conditions() = conditions_of(batch.y);
@@ -103,7 +105,7 @@ std::vector<float> run_forward(nn::DitPass& pass, const ModelBatch& batch, ops::
   return to_vector(pass.out());
 }
 
-void run_backward(nn::Dit& model, nn::DitPass& pass, const std::vector<float>& dout, ops::Context& ctx) {
+void run_backward(nn::Model& model, nn::ModelPass& pass, const std::vector<float>& dout, ops::Context& ctx) {
   ops::zero(ctx, model.parameters().grads);
   std::copy(dout.begin(), dout.end(), Pin<float>(pass.dout()).get());
   pass.backward(ctx);
@@ -117,8 +119,8 @@ void check_output(Verification& v, const Shape& shape, const std::vector<float>&
   v.add("out", "against out.f64s", compare(v.f64("out", shape), want, against_f64s, piece_scales(want, 1)));
 }
 
-LossResults run_loss(nn::Dit& model, nn::DitPass& pass, const LossInputs& batch, ops::Context& ctx) {
-  const nn::DitConfig& c = model.config();
+LossResults run_loss(nn::Model& model, nn::ModelPass& pass, const LossInputs& batch, ops::Context& ctx) {
+  const nn::ModelConfig& c = model.config();
   const int64_t B = int64_t(batch.t.size());
   const diffusion::Shape shape{.channels = c.in_channels, .pixels = c.pixels()};
   const auto process = diffusion::make_process({}, c.learn_sigma);  // as in the reference's training: mse_vb
@@ -137,7 +139,7 @@ LossResults run_loss(nn::Dit& model, nn::DitPass& pass, const LossInputs& batch,
   return r;
 }
 
-diffusion::ModelFn model_of(nn::DitPass& pass, const nn::DitConfig& c, int64_t channels, ops::Context& ctx) {
+diffusion::ModelFn model_of(nn::ModelPass& pass, const nn::ModelConfig& c, int64_t channels, ops::Context& ctx) {
   const int64_t in = c.in_channels * c.pixels(), stride = c.out_channels() * c.pixels(), used = channels * c.pixels();
   return [=, &pass, &ctx](const float* x, const double* t, const Condition* c, int64_t n, float* out) {
     std::vector<int64_t> labels;

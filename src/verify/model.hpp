@@ -2,7 +2,7 @@
 // forward and backward.
 #pragma once
 #include "ditrain/diffusion/diffusion.hpp"
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 #include "verification.hpp"
 
 namespace ditrain::verify {
@@ -13,27 +13,27 @@ inline constexpr int64_t kTrainedSteps = 1000;  // of the diffusion that model f
 /// num_heads, num_classes, learn_sigma}. Without a name, all of these have to be there; a model with a name has the
 /// public sizes where they are not. `otherwise`: the model of files that name none.
 /// Errors:   InputError for an unknown name, for sizes out of bounds or that do not fit together
-nn::DitConfig read_dit_config(Verification& v, const std::string& otherwise = "custom");
+nn::ModelConfig read_dit_config(Verification& v, const std::string& otherwise = "custom");
 
 /// Layout of a model whose memory has been held against what a fixture may ask for.
 /// Errors:   InputError if its arenas would not be small
-nn::Dit lay_out(const nn::DitConfig& config);
+nn::Model lay_out(const nn::ModelConfig& config);
 
 /// Allocates and fills every parameter: by the formula, pos_embed from its table.
-void fill_model(nn::Dit& model, autograd::ParameterStore::For purpose, const std::string& suffix, ops::Context& ctx);
+void fill_model(nn::Model& model, autograd::ParameterStore::For purpose, const std::string& suffix, ops::Context& ctx);
 
 /// Allocates and fills every parameter from the file's tensors of the same names.
-void load_model(nn::Dit& model, autograd::ParameterStore::For purpose, Verification& v);
+void load_model(nn::Model& model, autograd::ParameterStore::For purpose, Verification& v);
 
 /// Tolerance for pos_embed against our table: f64 arithmetic on either side, rounded once to f32 values up to 1.
 inline constexpr double kTableTolerance = 1e-7;
 
-Shape image_shape(const nn::DitConfig& config, int64_t batch);
-Shape output_shape(const nn::DitConfig& config, int64_t batch);
+Shape image_shape(const nn::ModelConfig& config, int64_t batch);
+Shape output_shape(const nn::ModelConfig& config, int64_t batch);
 
 /// A tape with its memory. Errors: InputError if it would not be small
-std::unique_ptr<nn::DitPass> make_pass(nn::Dit& model, int64_t batch, autograd::Mode mode,
-                                       bool want_input_gradient = false);
+std::unique_ptr<nn::ModelPass> make_pass(nn::Model& model, int64_t batch, autograd::Mode mode,
+                                         bool want_input_gradient = false);
 
 struct ModelBatch {
   std::vector<float> x;    ///< [B, C, H, W]
@@ -41,9 +41,9 @@ struct ModelBatch {
   std::vector<int64_t> y;  ///< [B], null class where dropped
 };
 /// out [B, O, H, W]
-std::vector<float> run_forward(nn::DitPass& pass, const ModelBatch& batch, ops::Context& ctx);
+std::vector<float> run_forward(nn::ModelPass& pass, const ModelBatch& batch, ops::Context& ctx);
 /// After run_forward: gradients of the parameters, from zero, and of the image.
-void run_backward(nn::Dit& model, nn::DitPass& pass, const std::vector<float>& dout, ops::Context& ctx);
+void run_backward(nn::Model& model, nn::ModelPass& pass, const std::vector<float>& dout, ops::Context& ctx);
 
 /// Compares results with `out` of the float32 run, .f64, and .f64s, which has the float32 sinusoid.
 void check_output(Verification& v, const Shape& shape, const std::vector<float>& out, double tolerance,
@@ -60,7 +60,7 @@ struct LossResults {
   double mean_loss = 0;
 };
 /// Forward, loss as in the reference's training (mse_vb) and backward of its mean.
-LossResults run_loss(nn::Dit& model, nn::DitPass& pass, const LossInputs& batch, ops::Context& ctx);
+LossResults run_loss(nn::Model& model, nn::ModelPass& pass, const LossInputs& batch, ops::Context& ctx);
 
 /// Schedules as fixtures and as configs call them.
 struct ScheduleName {
@@ -69,7 +69,7 @@ struct ScheduleName {
 inline const ScheduleName kSchedules[] = {{"linear", "linear"}, {"squaredcos", "squaredcos_cap_v2"}};
 
 /// The model for sampling loops, with the first `channels` of its output.
-diffusion::ModelFn model_of(nn::DitPass& pass, const nn::DitConfig& config, int64_t channels, ops::Context& ctx);
+diffusion::ModelFn model_of(nn::ModelPass& pass, const nn::ModelConfig& config, int64_t channels, ops::Context& ctx);
 /// The file's guidance. Errors: InputError if it is none
 double read_cfg_scale(Verification& v);
 inline constexpr int64_t kGuidedChannels = 3;  // what the reference guides

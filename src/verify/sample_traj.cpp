@@ -3,6 +3,7 @@
 // compared apart.
 #include <algorithm>
 
+#include "ditrain/nn/patch_embed.hpp"
 #include "kinds.hpp"
 #include "model.hpp"
 
@@ -46,9 +47,9 @@ struct Sampling {
   void verify_run(const RunKind& run) const;
 
   Verification& v;
-  nn::DitConfig config;
-  nn::Dit model;
-  std::unique_ptr<nn::DitPass> pass;
+  nn::ModelConfig config;
+  nn::Model model;
+  std::unique_ptr<nn::ModelPass> pass;
   diffusion::ModelFn network;
   int64_t n = 0, steps = 0;
   std::vector<float> z, noise;

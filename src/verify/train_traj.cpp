@@ -25,7 +25,7 @@ struct Inputs {
   }
 };
 
-Inputs read_inputs(Verification& v, const nn::DitConfig& c) {
+Inputs read_inputs(Verification& v, const nn::ModelConfig& c) {
   Inputs in;
   in.steps = v.setting("cfg.steps", 1, 10000), in.batch = v.setting("cfg.batch", 1, 4096);
   const Shape images{in.steps, in.batch, c.in_channels, c.input_height, c.input_width}, each{in.steps, in.batch};
@@ -66,7 +66,7 @@ struct Curves {
   std::vector<double> loss, mse, vb, norm;
 };
 
-Curves train(nn::Dit& model, nn::DitPass& pass, const Inputs& in, const Hyper& hyper, ops::Context& ctx) {
+Curves train(nn::Model& model, nn::ModelPass& pass, const Inputs& in, const Hyper& hyper, ops::Context& ctx) {
   Curves curves;
   copy(model.parameters().values, model.parameters().ema);
   for (int64_t k = 0; k < in.steps; ++k) {
@@ -127,7 +127,7 @@ Movement part(const Movement& m, int64_t begin, int64_t end) {
 /// The movements in `arena` that the fixture calls `prefix` + name. Key biases, the middle thirds of attn.qkv.bias,
 /// apart: their gradient is rounding noise, which AdamW divides by its own size.
 struct Movements {
-  Movements(Verification& v, nn::Dit& model, const Tensor& arena, const std::string& prefix, nn::Dit& start) {
+  Movements(Verification& v, nn::Model& model, const Tensor& arena, const std::string& prefix, nn::Model& start) {
     autograd::ParameterStore& store = model.parameters();
     for (const autograd::Parameter* p : store.state_dict()) {
       if (!p->trainable) continue;
@@ -186,15 +186,15 @@ void check_ema(Verification& v, const Movements& m, const RunKind& run, const Hy
 }
 
 /// The frozen table: not moved by the optimiser; the reference's EMA averages it as well, with float32 rounding.
-void check_table(Verification& v, const std::string& run, nn::Dit& model) {
+void check_table(Verification& v, const std::string& run, nn::Model& model) {
   const autograd::Parameter& table = model.parameters().find("pos_embed");
   v.check(run + ".final.pos_embed", table.shape, to_f64(table.value), kTableTolerance, Per::unit());
   v.check(run + ".ema.pos_embed", table.shape, to_f64(table.value), 2e-5, Per::unit());
 }
 
-void verify_run(Verification& v, const RunKind& run, const nn::DitConfig& config, const Inputs& in) {
+void verify_run(Verification& v, const RunKind& run, const nn::ModelConfig& config, const Inputs& in) {
   const Hyper hyper = read_hyper(v, run.name);
-  nn::Dit start = lay_out(config), model = lay_out(config);
+  nn::Model start = lay_out(config), model = lay_out(config);
   fill_model(start, autograd::ParameterStore::For::kInference, v.suffix(), v.ctx());
   fill_model(model, autograd::ParameterStore::For::kTraining, v.suffix(), v.ctx());
   const auto pass = make_pass(model, in.batch, autograd::Mode::kTraining);
@@ -215,7 +215,7 @@ void check_mask(Verification& v, int64_t hidden_size) {
 }  // namespace
 
 void verify_train_traj(Verification& v) {
-  const nn::DitConfig config = read_dit_config(v);
+  const nn::ModelConfig config = read_dit_config(v);
   check_mask(v, config.hidden_size);
   const Inputs inputs = read_inputs(v, config);
   for (const RunKind& run : kRuns) verify_run(v, run, config, inputs);

@@ -249,3 +249,20 @@ TEST_CASE("the slice of a node spans its trainable parameters") {
   const auto& none = tape.record<Recorder>("none", rig.calls, std::vector<Parameter*>{&frozen});
   CHECK(none.parameter_slice().begin == none.parameter_slice().end);
 }
+
+TEST_CASE("a gradient between distant nodes counts as kept, one for each node that writes it") {
+  Rig rig;
+  Tape tape(Mode::kTraining);
+  Recorder& first = tape.record<Recorder>("first", rig.calls);
+  Recorder& last = tape.record<Recorder>("last", rig.calls);
+  const size_t kept = tape.kept_bytes(), temporary = tape.temporary_bytes();
+  const ActivationRef a = tape.carry(first, "dskip", {2, 3}), b = tape.carry(last, "dskip", {2, 3});
+  CHECK(a != b);
+  CHECK(b->name == "last.dskip");
+  CHECK(tape.kept_bytes() == kept + 2 * 6 * sizeof(float));
+  CHECK(tape.temporary_bytes() == temporary);
+  CHECK(last.kept().back() == b);
+  Tape inference(Mode::kInference);
+  Recorder& node = inference.record<Recorder>("a", rig.calls);
+  CHECK_THROWS_AS(inference.carry(node, "dskip", {2, 3}), LogicFault);
+}

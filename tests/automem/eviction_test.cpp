@@ -61,6 +61,47 @@ TEST_CASE("the clock knows the next use of each tensor, into the next step, and 
   CHECK_FALSE(clock.time_of(kUpdate0));
 }
 
+// Two micro-batches of three nodes; node 2 writes the gradient that node 0 reads, and updates run in backward.
+TEST_CASE("a gradient between distant nodes lives from the first to the last point of each backward pass") {
+  Uses uses;
+  uses.tensors = {{"gradient", kTensor, Written::kInBackward}, {"moment", kTensor, Written::kInUpdates}};
+  const auto add = [&](Phase phase, const std::vector<int>& uses_of_point) {
+    uses.points.push_back({phase, std::to_string(uses.points.size()), uses_of_point});
+  };
+  for (int micro = 0; micro < 2; ++micro) {
+    for (int node = 0; node < 3; ++node) add(Phase::kForward, {});
+    for (int node = 2; node >= 0; --node) {
+      add(Phase::kBackward, node == 1 ? std::vector<int>{} : std::vector<int>{0});
+      if (micro == 1) add(Phase::kUpdate, {1});
+    }
+  }
+  StepClock clock(uses);
+  const std::vector<Movable> tensors{{.id = 0,
+                                      .name = "gradient",
+                                      .bytes = kTensor,
+                                      .written = Written::kInBackward,
+                                      .home = {},
+                                      .place = Place::kHere,
+                                      .contents = {.exist = true, .dirty = true}}};
+  const EvictionPolicy policy(Strategy::kPlanned, clock, tensors, {});
+  const auto at = [&](int point) {
+    clock.begin(point);
+    const bool written = clock.is_written_now(0), overwritten = clock.is_overwritten_at(0, clock.now());
+    clock.end(clock.now());
+    return std::tuple(written, overwritten, policy.needs_copy(tensors[0]));
+  };
+  CHECK(uses.is_divided(0));
+  CHECK(at(1) == std::tuple(false, false, false));
+  CHECK(at(3) == std::tuple(true, true, true));    // node 2 of the first micro-batch
+  CHECK(at(4) == std::tuple(false, false, true));  // node 1 leaves it alone
+  CHECK(at(5) == std::tuple(true, false, false));  // node 0: dead behind it
+  CHECK(at(7) == std::tuple(false, false, false));
+  CHECK(at(9) == std::tuple(true, true, true));
+  CHECK(at(10) == std::tuple(false, false, true));  // an update between both
+  CHECK(at(13) == std::tuple(true, false, false));
+  CHECK_FALSE(clock.is_overwritten_at(1, clock.now() + 1));
+}
+
 TEST_CASE("what is worth nothing costs nothing, then what is needed late, and a copy counts twice") {
   Rig rig;
   rig.clock.begin(kUpdate1);  // after the last backward

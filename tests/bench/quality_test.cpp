@@ -57,7 +57,7 @@ TEST_CASE("quality: intervals over repeats have the mean inside and shrink with 
   CHECK(text_of({1.234, 1, 2}) == "1.23 [1, 2]");
 }
 
-TEST_CASE("quality: the classifier learns two classes, and labels at random teach nothing") {
+TEST_CASE("quality: the classifier learns two classes, and begins anew each time") {
   Team t;
   SmallClassifier classifier(t.ctx, kShape, 2);
   LabelledImages data = halves(128, 1);
@@ -66,26 +66,23 @@ TEST_CASE("quality: the classifier learns two classes, and labels at random teac
     for (int64_t p = 0; p < 64; ++p)
       data.images[size_t(i * 64 + p)] =
           ((p / 8 < 4) == (i % 2 == 0) ? 0.5f : -0.5f) + 0.1f * data.images[size_t(i * 64 + p)];
-  LabelledImages test = data;
-  classifier.train(data, 30, 1);
-  const double learned = classifier.accuracy(test);
-  CHECK(learned > 0.95);
-  classifier.train(data, 30, 1);
-  CHECK(classifier.accuracy(test) == learned);  // it begins anew
-  for (int64_t& label : data.labels) label = 0;
-  classifier.train(data, 30, 1);
-  CHECK(classifier.accuracy(test) == Approx(0.5).margin(0.01));
+  const LabelledImages test = data;
+  classifier.train(data, 16, 1);
+  CHECK(classifier.accuracy(test) > 0.95);
+  for (int64_t& label : data.labels) label = 1 - label;
+  classifier.train(data, 16, 1);  // begins anew
+  CHECK(classifier.accuracy(test) < 0.05);
 }
 
 TEST_CASE("quality: measures tell good samples from noise and from memorised images") {
   Team t;
   QualityMeter meter(t.ctx, {.training = halves(64, 1), .held_out = halves(64, 2), .num_classes = 0});
-  const MeasureValues good = meter.measure(halves(48, 3), 1), noisy = meter.measure(halves(48, 3, 1.5f), 1),
+  const MeasureValues good = meter.measure(halves(48, 3), 1), noisy = meter.measure(halves(48, 3, 1.0f, 0.0f), 1),
                       memorised = meter.measure(halves(48, 1), 1), real = meter.of_real(48, 1);
   for (const size_t m : {0u, 1u, 2u}) {
     INFO(kMeasures[m].name);
     CHECK(noisy[m] > 5 * std::abs(good[m]));
-    CHECK(std::abs(memorised[m] - good[m]) < 0.2 * noisy[m]);  // a distance of sets does not tell
+    CHECK(std::abs(memorised[m] - good[m]) < 0.3 * noisy[m]);  // a distance of sets does not tell
   }
   CHECK(good[5] == Approx(1).margin(0.1));
   CHECK(memorised[5] < 0.05);

@@ -2,14 +2,14 @@
 
 #include <catch2/catch.hpp>
 
-#include "ditrain/nn/dit_config.hpp"
+#include "ditrain/nn/model_config.hpp"
 
 using namespace ditrain;
 using namespace ditrain::bench;
 
 TEST_CASE("the shapes are those of the models that train") {
   for (const ModelShape& shape : kModelShapes) {
-    nn::DitConfig c;
+    nn::ModelConfig c;
     c.name = std::string("DiT-") + shape.name + "/2";
     nn::apply_name(c);
     CAPTURE(c.name);

@@ -11,7 +11,7 @@
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/checkpoint/saver.hpp"
 #include "ditrain/files/checkpoint_folder.hpp"
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 #include "ditrain/optim/optimizer.hpp"
 #include "files/file_size_limit.hpp"
 #include "support/files.hpp"
@@ -64,7 +64,7 @@ struct State {
   }
 
   uint64_t seed = 1;
-  nn::Dit model;
+  nn::Model model;
   parallel::Team team;
   ops::Context ctx;
   std::unique_ptr<dist::Communicator> comm = dist::make_null_communicator();
@@ -186,14 +186,14 @@ TEST_CASE("every flipped bit of a checkpoint is found, when it is checked and wh
 
 TEST_CASE("power averages have a file of their own, and snapshots that stay") {
   TemporaryFolder folder;
-  const auto state_with_averages = [](std::unique_ptr<nn::Dit>& model) -> ParameterStore& {
-    model = std::make_unique<nn::Dit>(State::config(32).model);
+  const auto state_with_averages = [](std::unique_ptr<nn::Model>& model) -> ParameterStore& {
+    model = std::make_unique<nn::Model>(State::config(32).model);
     ParameterStore& p = model->parameters();
     p.allocate(ParameterStore::For::kTraining, DType::kF32,
                {.states = optim::state_arrays({}, optim::EmaConfig{.snapshots_every = 2})});
     return p;
   };
-  std::unique_ptr<nn::Dit> model, other;
+  std::unique_ptr<nn::Model> model, other;
   ParameterStore& p = state_with_averages(model);
   uint64_t seed = 1;
   for (const autograd::OptimizerState& state : p.states)

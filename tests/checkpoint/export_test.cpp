@@ -34,7 +34,7 @@ config::Config tiny_run() {
 /// A run folder with one checkpoint whose weights and average differ.
 struct TinyRun {
   explicit TinyRun(const config::Config& config = tiny_run()) {
-    nn::Dit model(config.model);
+    nn::Model model(config.model);
     ParameterStore& parameters = model.parameters();
     parameters.allocate(ParameterStore::For::kTraining, DType::kF32, {.states = optim::state_arrays()});
     nn::initialise(model, 1);
@@ -51,7 +51,7 @@ struct TinyRun {
   std::string checkpoint;
 };
 
-std::vector<float> weights_of(nn::Dit& model) {
+std::vector<float> weights_of(nn::Model& model) {
   std::vector<float> all;
   for (const Parameter* p : model.parameters().state_dict()) {
     const std::vector<float> values = to_vector(p->value);
@@ -161,10 +161,10 @@ TEST_CASE("weights of another norm, MLP or position are refused with the key to 
     }
     return "accepted";
   };
-  const auto none = [](nn::DitConfig&) {};
-  const auto rms = [](nn::DitConfig& c) { c.norm = nn::Norm::kRms; };
-  const auto swiglu = [](nn::DitConfig& c) { c.mlp = nn::Mlp::kSwiglu; };
-  const auto rope = [](nn::DitConfig& c) { c.position = nn::Position::kRope; };
+  const auto none = [](nn::ModelConfig&) {};
+  const auto rms = [](nn::ModelConfig& c) { c.norm = nn::Norm::kRms; };
+  const auto swiglu = [](nn::ModelConfig& c) { c.mlp = nn::Mlp::kSwiglu; };
+  const auto rope = [](nn::ModelConfig& c) { c.position = nn::Position::kRope; };
   CHECK(refusal(rms, rms) == "accepted");
   CHECK(refusal(swiglu, swiglu) == "accepted");
   CHECK(refusal(rope, rope) == "accepted");
@@ -181,7 +181,7 @@ TEST_CASE("dit export: public names and shapes, and it loads without anything be
   const checkpoint::WeightsSource source = checkpoint::find_weights(tiny.run(), checkpoint::Weights::kEma);
   const auto model = checkpoint::load_model(source);
   const std::string path = tiny.folder / "new/export.safetensors";
-  checkpoint::export_dit(path, *model, source.config, DType::kF32);
+  checkpoint::export_public(path, *model, source.config, DType::kF32);
   CHECK(entries(tiny.folder / "new") == std::vector<std::string>{"export.safetensors"});
 
   const weights::SafetensorsFile file(path);
@@ -207,7 +207,7 @@ TEST_CASE("bf16 export holds the nearest bf16 numbers and loads again") {
   const checkpoint::WeightsSource source = checkpoint::find_weights(tiny.run(), checkpoint::Weights::kModel);
   const auto model = checkpoint::load_model(source);
   const std::string path = tiny.folder / "half.safetensors";
-  checkpoint::export_dit(path, *model, source.config, DType::kBF16);
+  checkpoint::export_public(path, *model, source.config, DType::kBF16);
   const weights::SafetensorsFile file(path);
   for (const weights::TensorView& view : file.tensors()) CHECK(view.dtype == "BF16");
   std::vector<float> rounded = expected_weights(1);
@@ -304,7 +304,7 @@ TEST_CASE("diffusers export names the prediction as diffusers does") {
 
 TEST_CASE("diffusers export refuses what that class cannot express") {
   const auto refused = [](auto change, const std::string& text) {
-    nn::DitConfig config = test::tiny_config();
+    nn::ModelConfig config = test::tiny_config();
     change(config);
     CHECK_THROWS_WITH(checkpoint::check_diffusers(config), Contains(text));
     TemporaryFolder folder;
@@ -340,11 +340,11 @@ TEST_CASE("an export overwrites nothing") {
   TemporaryFolder folder;
   const auto model = test::random_model(test::tiny_config());
   put_file(folder / "old", "precious");
-  CHECK_THROWS_WITH(checkpoint::export_dit(folder / "old", *model, tiny_run(), DType::kF32),
+  CHECK_THROWS_WITH(checkpoint::export_public(folder / "old", *model, tiny_run(), DType::kF32),
                     Contains("exists already"));
   CHECK_THROWS_WITH(checkpoint::export_diffusers(folder / "old", *model, tiny_run(), DType::kF32),
                     Contains("exists already"));
   CHECK(get_file(folder / "old") == "precious");
   CHECK(entries(folder.path()) == std::vector<std::string>{"old"});
-  CHECK_THROWS_AS(checkpoint::export_dit(folder / "old/in", *model, tiny_run(), DType::kF32), InputError);
+  CHECK_THROWS_AS(checkpoint::export_public(folder / "old/in", *model, tiny_run(), DType::kF32), InputError);
 }

@@ -42,7 +42,7 @@ struct LooseWeights {
     const weights::SafetensorsFile file(path);
     for (const weights::TensorView& t : file.tensors()) tensors[t.name] = {t.shape, weights::to_f32(t)};
   }
-  explicit LooseWeights(nn::Dit& model) {
+  explicit LooseWeights(nn::Model& model) {
     for (const autograd::Parameter* p : model.parameters().state_dict())
       tensors[p->name] = {p->full_shape, to_vector(p->value)};
   }
@@ -69,12 +69,12 @@ std::string refusal(const std::string& path, const std::vector<std::string>& set
   return "accepted";
 }
 
-std::vector<double> output_of(nn::Dit& model, const weights::SafetensorsFile& f) {
+std::vector<double> output_of(nn::Model& model, const weights::SafetensorsFile& f) {
   const weights::TensorView& x = f.tensor("x");
   const int64_t batch = x.shape[0];
   parallel::Team team({.num_workers = 1});
   ops::Context ctx(team);
-  nn::DitPass pass(model, batch, autograd::Mode::kInference);
+  nn::ModelPass pass(model, batch, autograd::Mode::kInference);
   pass.allocate();
   copy(from_values(x.shape, weights::to_f32(x)), pass.image());
   const std::vector<int64_t> t = weights::to_i64(f.tensor("t"));
@@ -94,7 +94,7 @@ TEST_CASE("weights of diffusers give the output of the reference, not that of di
   const checkpoint::Imported imported = import_weights({.from = golden("diffusers_dit"), .out = folder / "dit"});
   CHECK(has_line(imported.notes, "by 127, where the reference and ditrain divide by 128"));
   CHECK(has_line(imported.notes, "eps 1e-05, which here is 1e-06"));
-  const nn::DitConfig& m = imported.config.model;
+  const nn::ModelConfig& m = imported.config.model;
   CHECK((m.num_heads == 4 && m.input_height == 8 && m.num_classes == 10 && m.class_dropout > 0 && m.learn_sigma));
   CHECK_NOTHROW(checkpoint::check_checkpoint(folder / "dit"));
 
@@ -108,7 +108,7 @@ TEST_CASE("weights of diffusers give the output of the reference, not that of di
 TEST_CASE("an imported checkpoint is one to resume from: moments of 0, average and weights the same") {
   const TemporaryFolder folder;
   const checkpoint::Imported imported = import_weights({.from = golden("diffusers_dit/"), .out = folder / "deep/dit"});
-  nn::Dit model(imported.config.model);
+  nn::Model model(imported.config.model);
   autograd::ParameterStore& parameters = model.parameters();
   parameters.allocate(autograd::ParameterStore::For::kTraining, DType::kF32, {.states = optim::state_arrays()});
   checkpoint::load_training_state(folder / "deep/dit", parameters);
@@ -181,9 +181,9 @@ TEST_CASE("export, import, export gives the same bytes") {
   };
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const std::string name = dtype == DType::kF32 ? "f32" : "bf16";
-    checkpoint::export_dit(folder / name, *model, config, dtype);
+    checkpoint::export_public(folder / name, *model, config, dtype);
     const auto [loaded, of_dit] = again(name, name + "2");
-    checkpoint::export_dit(folder / (name + "2"), *loaded, of_dit, dtype);
+    checkpoint::export_public(folder / (name + "2"), *loaded, of_dit, dtype);
     CHECK((get_file(folder / name) == get_file(folder / (name + "2"))));
 
     checkpoint::export_diffusers(folder / (name + "_d"), *model, config, dtype);
@@ -198,13 +198,13 @@ TEST_CASE("export, import, export gives the same bytes") {
 
 TEST_CASE("sizes follow from shapes, heads from the width or a key") {
   const TemporaryFolder folder;
-  nn::DitConfig c = test::tiny_config();
+  nn::ModelConfig c = test::tiny_config();
   c.hidden_size = 384, c.num_heads = 6, c.depth = 1, c.mlp_ratio = 2, c.learn_sigma = false, c.class_dropout = 0;
   c.qk_norm = nn::QkNorm::kNone, c.num_classes = 7;
   const auto model = test::random_model(c);
   const std::string path = folder / "w.safetensors";
   LooseWeights(*model).save(path);
-  const nn::DitConfig found = DitFile(path, Weights::kEma, {.num_classes = 7, .class_dropout = 0}).config().model;
+  const nn::ModelConfig found = DitFile(path, Weights::kEma, {.num_classes = 7, .class_dropout = 0}).config().model;
   CHECK((found.hidden_size == 384 && found.num_heads == 6 && found.depth == 1 && found.mlp_size() == 768));
   CHECK((found.patch_size == 8 && found.in_channels == 3 && found.input_height == 32 && found.input_width == 32));
   CHECK((found.num_classes == 7 && found.class_dropout == 0 && !found.learn_sigma && found.name == "custom"));
@@ -213,7 +213,7 @@ TEST_CASE("sizes follow from shapes, heads from the width or a key") {
   c.qk_norm = nn::QkNorm::kLayer, c.hidden_size = 64, c.num_heads = 4, c.input_height = 16, c.num_classes = 0;
   LooseWeights(*test::random_model(c)).save(path);
   CHECK_THAT(refusal(path), Contains("8 tokens, which is no square") && Contains("--set model.input_size=[H,W]"));
-  const nn::DitConfig wide = DitFile(path, Weights::kEma, {.input_height = 16, .input_width = 32}).config().model;
+  const nn::ModelConfig wide = DitFile(path, Weights::kEma, {.input_height = 16, .input_width = 32}).config().model;
   CHECK((wide.qk_norm == nn::QkNorm::kLayer && wide.num_heads == 4 && wide.num_classes == 0));
   CHECK((wide.input_height == 16 && wide.input_width == 32));
 

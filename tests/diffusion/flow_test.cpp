@@ -108,7 +108,7 @@ TEST_CASE("noise of another scale: path, losses and the start of sampling") {
     // One step of Euler from noise ends at the data that the model gives at t = 0, which see the scaled noise.
     std::vector<float> z = normals(9), seen(z.size());
     const std::vector<float> start = z;
-    const ModelFn model = [&](const float* x, const double*, const int64_t*, int64_t n, float* out) {
+    const ModelFn model = [&](const float* x, const double*, const Condition*, int64_t n, float* out) {
       std::copy_n(x, n * elements, seen.begin());
       for (int64_t i = 0; i < n * elements; ++i) out[i] = *prediction == 'v' ? 0.25f - x[i] : 0.25f;
     };

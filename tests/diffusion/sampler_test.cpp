@@ -304,9 +304,9 @@ TEST_CASE("a guide takes the place of the model without labels") {
   c.process = test::process("flow"), c.prediction = test::prediction("velocity");
   const auto process = make_process(c, false);
   const auto constant = [](float velocity, int64_t* calls) {
-    return ModelFn([=](const float*, const double*, const int64_t* y, int64_t n, float* out) {
+    return ModelFn([=](const float*, const double*, const Condition* c, int64_t n, float* out) {
       ++*calls;
-      CHECK((n == kSamples && y == nullptr));  // labels are not needed
+      CHECK((n == kSamples && c == nullptr));  // labels are not needed
       std::fill_n(out, n * kShape.elements(), velocity);
     });
   };

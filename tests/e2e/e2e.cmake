@@ -35,6 +35,12 @@ set_tests_properties("e2e: a short storm" PROPERTIES TIMEOUT 300 RUN_SERIAL TRUE
 # Minutes each: left out by the test presets; scripts/test_long.sh runs them.
 catch_discover_tests(test_e2e TEST_SPEC "[long]" TEST_PREFIX "e2e:"
                      EXTRA_ARGS -w NoTests PROPERTIES TIMEOUT 3600 RUN_SERIAL TRUE SKIP_RETURN_CODE 77 LABELS long)
+add_test(NAME "e2e: cmake --install" COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/e2e/install_test.sh ${PROJECT_BINARY_DIR})
+set_tests_properties("e2e: cmake --install" PROPERTIES TIMEOUT 300 RUN_SERIAL TRUE)
+add_test(NAME "e2e: results read by Python" COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/e2e/python_test.sh
+         $<TARGET_FILE_DIR:ditrain>)
+set_tests_properties("e2e: results read by Python" PROPERTIES TIMEOUT 600 RUN_SERIAL TRUE SKIP_RETURN_CODE 77
+                     LABELS python)
 add_test(NAME "e2e: the report in a browser" COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/e2e/browser_test.sh
          $<TARGET_FILE_DIR:ditrain>)
 set_tests_properties("e2e: the report in a browser" PROPERTIES TIMEOUT 300 RUN_SERIAL TRUE SKIP_RETURN_CODE 77

@@ -80,3 +80,29 @@ TEST_CASE("own data: classes are counted, and the number is part of the run") {
   REQUIRE_EXIT(dry, 0);
   CHECK_THAT(dry.out, Contains("3 x 32 x 32, 3 classes,"));
 }
+
+TEST_CASE("own data: the way of photos.yaml, from a dry run to samples, flat and with classes") {
+  const TemporaryFolder scratch;
+  write_image_folder(scratch / "photos", 2, 4);
+  write_file(scratch / "photos/class_0/torn.jpg", "no JPEG");
+  for (const std::string folder : {"photos", "photos/class_1"}) {
+    CAPTURE(folder);
+    const std::string out = scratch / (folder == "photos" ? "classes" : "flat");
+    const Args small = sets({"data.path=" + scratch / folder, "model.hidden_size=48", "model.depth=1", "train.steps=3",
+                             "train.global_batch=4", "sample.every_steps=3", "sample.num_images=2", "sample.steps=2",
+                             "eval.every_steps=3", "eval.num_images=4"});
+    const Args start =
+        program("ditrain", Args{"--config", std::string(DITRAIN_CONFIG_DIR) + "/photos.yaml", "--out", out} + small);
+    const Result dry = run(start + Args{"--dry-run"});
+    REQUIRE_EXIT(dry, 0);
+    CHECK_THAT(dry.out, Contains("time, predicted from rates of this machine") && Contains("  checkpoint   "));
+    const Result trained = run(start);
+    REQUIRE_EXIT(trained, 0);
+    CHECK(read_metrics(out).back().contains("val_mse"));
+    CHECK(fs::exists(out + "/samples/step_00000003.png"));
+    CHECK(fs::exists(out + "/report.html"));
+    REQUIRE_EXIT(
+        run(program("ditsample", {"--checkpoint", out, "--num", "2", "--steps", "2", "--out", out + "/drawn"})), 0);
+    CHECK(fs::exists(out + "/drawn/000001.png"));
+  }
+}

@@ -15,9 +15,12 @@ double mean(const std::vector<double>& values, size_t first, size_t last) {
 }  // namespace
 
 TEST_CASE("quickstart: learns, and of its guided samples at least 95 % look like their class", "[long]") {
+  const Args model = GENERATE(Args(), sets({"model.kind=uvit", "model.depth=7"}));
+  CAPTURE(model);
   const TemporaryFolder scratch;
   const std::string out = scratch / "quickstart";
-  const Args job = program("ditrain", {"--config", std::string(DITRAIN_CONFIG_DIR) + "/quickstart.yaml", "--out", out});
+  const Args job =
+      program("ditrain", {"--config", std::string(DITRAIN_CONFIG_DIR) + "/quickstart.yaml", "--out", out}) + model;
   const Result result = run(mpirun(2, job), {.timeout_s = 850});
   REQUIRE_EXIT(result, 0);
   const auto metrics = read_metrics(out);

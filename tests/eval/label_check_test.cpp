@@ -67,7 +67,7 @@ class TwoRanks final : public dist::Communicator {
   std::vector<double> first_;
 };
 
-eval::ValidationLoss validate(nn::Dit& model, int64_t num_images, int workers = 1) {
+eval::ValidationLoss validate(nn::Model& model, int64_t num_images, int workers = 1) {
   parallel::Team team({.num_workers = workers});
   ops::Context ctx(team);
   const auto comm = dist::make_null_communicator();
@@ -75,7 +75,7 @@ eval::ValidationLoss validate(nn::Dit& model, int64_t num_images, int workers = 
 }
 
 // One image at a time, from the definition.
-double loss_of(nn::Dit& model, int64_t image, int64_t num_images, bool right) {
+double loss_of(nn::Model& model, int64_t image, int64_t num_images, bool right) {
   parallel::Team team({});
   ops::Context ctx(team);
   const auto data = shapes();
@@ -87,7 +87,7 @@ double loss_of(nn::Dit& model, int64_t image, int64_t num_images, bool right) {
   if (!right) label = (label + 1 + int64_t(RandomKey(11, Stream::kEval, uint64_t(image), 1).below(0, 7))) % 8;
   const auto t = int64_t((double(image) + 0.5) * 1000 / double(num_images));
   const diffusion::Schedule s = diffusion::make_schedule(*diffusion::named<diffusion::BetaSchedule>("linear"), 1000);
-  nn::DitPass pass(model, 1, autograd::Mode::kInference);
+  nn::ModelPass pass(model, 1, autograd::Mode::kInference);
   pass.allocate();
   {
     const Pin<float> x(pass.image());
@@ -118,7 +118,7 @@ TEST_CASE("validation loss is the mean over fixed images, steps and noise") {
 }
 
 TEST_CASE("a model of flow is judged at even times, which it is given as they are") {
-  nn::DitConfig tiny = test::tiny_config();
+  nn::ModelConfig tiny = test::tiny_config();
   tiny.learn_sigma = false;
   const auto model = test::random_model(tiny);
   parallel::Team team({});
@@ -135,7 +135,7 @@ TEST_CASE("a model of flow is judged at even times, which it is given as they ar
     int64_t label = condition.label;
     RandomKey(11, Stream::kEval, uint64_t(i)).fill_normal(noise.data(), kImage);
     const double t = (double(i) + 0.5) / kImages;
-    nn::DitPass pass(*model, 1, autograd::Mode::kInference);
+    nn::ModelPass pass(*model, 1, autograd::Mode::kInference);
     pass.allocate();
     {
       const Pin<float> x(pass.image());
@@ -172,7 +172,7 @@ TEST_CASE("validation loss is the same for any number of workers and ranks") {
 }
 
 TEST_CASE("models without a second class have no wrong label") {
-  nn::DitConfig config = test::tiny_config();
+  nn::ModelConfig config = test::tiny_config();
   config.num_classes = 0;
   const eval::ValidationLoss loss = validate(*test::random_model(config), 4);
   CHECK(std::isfinite(loss.right_label));

@@ -18,7 +18,7 @@ eval::GenerateRequest short_request() {
   return {.sampler = {.spacing = "4", .cfg_scale = 2}, .seed = 5, .conditions = conditions_of({0, 1, 2, 3, 7, 3, 3})};
 }
 
-std::vector<float> draw(nn::Dit& model, const eval::GenerateRequest& request, int workers = 1,
+std::vector<float> draw(nn::Model& model, const eval::GenerateRequest& request, int workers = 1,
                         const diffusion::Config& config = {}) {
   parallel::Team team({.num_workers = workers});
   ops::Context ctx(team);
@@ -89,11 +89,11 @@ TEST_CASE("images differ by number, label, seed and guidance") {
 }
 
 TEST_CASE("a guide: guidance away from the model itself changes nothing, and none is needed for labels") {
-  nn::DitConfig unconditional = test::tiny_config();
+  nn::ModelConfig unconditional = test::tiny_config();
   unconditional.num_classes = 0;
-  for (const nn::DitConfig& config : {test::tiny_config(), unconditional}) {
+  for (const nn::ModelConfig& config : {test::tiny_config(), unconditional}) {
     const auto model = test::random_model(config);
-    nn::DitConfig smaller = config;
+    nn::ModelConfig smaller = config;
     smaller.depth = 1;
     const auto guide = test::random_model(smaller);
     eval::GenerateRequest plain = short_request();
@@ -115,14 +115,14 @@ TEST_CASE("a guide: guidance away from the model itself changes nothing, and non
 }
 
 // Times and labels embedded in every evaluation, as in training.
-std::vector<float> draw_step_by_step(nn::Dit& model, const eval::GenerateRequest& request,
+std::vector<float> draw_step_by_step(nn::Model& model, const eval::GenerateRequest& request,
                                      const diffusion::Config& config) {
   parallel::Team team({});
   ops::Context ctx(team);
-  const nn::DitConfig& m = model.config();
+  const nn::ModelConfig& m = model.config();
   const auto n = int64_t(request.conditions.size());
   const diffusion::Shape shape{m.in_channels, m.pixels()};
-  nn::DitPass pass(model, 2 * n, autograd::Mode::kInference);
+  nn::ModelPass pass(model, 2 * n, autograd::Mode::kInference);
   pass.allocate();
   const auto noise = [&](int64_t loop_step, int64_t sample, float* out) {
     const RandomKey key(request.seed, Stream::kSampleNoise, uint64_t(sample), uint64_t(loop_step + 1));
@@ -143,7 +143,7 @@ std::vector<float> draw_step_by_step(nn::Dit& model, const eval::GenerateRequest
 }
 
 TEST_CASE("modulations computed ahead of the steps, in chunks of any size, change no bit") {
-  nn::DitConfig tiny = test::tiny_config();
+  nn::ModelConfig tiny = test::tiny_config();
   tiny.learn_sigma = false;
   const auto model = test::random_model(tiny);
   for (const char* name : {"ddpm", "heun"}) {
@@ -164,7 +164,7 @@ TEST_CASE("modulations computed ahead of the steps, in chunks of any size, chang
 }
 
 TEST_CASE("memory of sampling is known ahead, and grows with steps until the table is full") {
-  nn::DitConfig tiny = test::tiny_config();
+  nn::ModelConfig tiny = test::tiny_config();
   tiny.learn_sigma = false;
   const auto model = test::random_model(tiny);
   const diffusion::Config flow{.process = diffusion::named<diffusion::ProcessKind>("flow")};
@@ -180,7 +180,7 @@ TEST_CASE("memory of sampling is known ahead, and grows with steps until the tab
 }
 
 TEST_CASE("samplers of either process draw the same image in any batch, each its own") {
-  nn::DitConfig tiny = test::tiny_config();
+  nn::ModelConfig tiny = test::tiny_config();
   tiny.learn_sigma = false;
   const auto model = test::random_model(tiny);
   std::set<std::vector<float>> pictures;
@@ -209,9 +209,9 @@ TEST_CASE("a sampler of another process is refused") {
 
 // With a fresh model, which predicts no noise, every value of an image is a recursion of its own.
 TEST_CASE("noise k of image i is keyed by (seed, i, k)") {
-  nn::DitConfig config = test::tiny_config();
+  nn::ModelConfig config = test::tiny_config();
   config.learn_sigma = false;
-  nn::Dit model(config);
+  nn::Model model(config);
   model.parameters().allocate(autograd::ParameterStore::For::kInference);
   nn::initialise(model, 1);
   const diffusion::Config process{.variance = diffusion::Variance::kFixedSmall,
@@ -238,7 +238,7 @@ TEST_CASE("noise k of image i is keyed by (seed, i, k)") {
 }
 
 TEST_CASE("models without classes need no labels") {
-  nn::DitConfig config = test::tiny_config();
+  nn::ModelConfig config = test::tiny_config();
   config.num_classes = 0;
   const auto model = test::random_model(config);
   eval::GenerateRequest request{.sampler = {.spacing = "3"}, .conditions = conditions_of({0, 99})};
@@ -258,7 +258,7 @@ TEST_CASE("generate refuses what the model cannot do") {
   request.sampler.spacing = "1001";
   CHECK_THROWS_AS(draw(*model, request), InputError);
 
-  nn::DitConfig config = test::tiny_config();
+  nn::ModelConfig config = test::tiny_config();
   config.class_dropout = 0;
   CHECK_THROWS_WITH(draw(*test::random_model(config), short_request()), Contains("guidance without classes"));
 }

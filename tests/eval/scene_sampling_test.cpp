@@ -12,8 +12,8 @@ using namespace ditrain;
 namespace {
 
 // Predicts one channel of a scene of two given ones, in tiles of 16 x 16.
-nn::DitConfig sizes() {
-  nn::DitConfig c = test::tiny_config();
+nn::ModelConfig sizes() {
+  nn::ModelConfig c = test::tiny_config();
   c.input_height = c.input_width = 16;
   c.in_channels = 1, c.condition_channels = 2, c.learn_sigma = false;
   return c;
@@ -32,7 +32,7 @@ eval::SceneRequest request_of(int64_t height, int64_t width) {
   return request;
 }
 
-std::vector<float> draw(nn::Dit& model, const eval::SceneRequest& request, int workers = 1) {
+std::vector<float> draw(nn::Model& model, const eval::SceneRequest& request, int workers = 1) {
   parallel::Team team({.num_workers = workers});
   ops::Context ctx(team);
   return eval::generate_scene(ctx, model, flow(), request);
@@ -45,14 +45,14 @@ TEST_CASE("a scene of the model's size is one step of the model, on the scene's 
   eval::SceneRequest request = request_of(16, 16);
   request.sampler.spacing = "1";
   const std::vector<float> got = draw(*model, request);
-  nn::Dit still(sizes());  // fresh: its velocity is 0, and what comes out is the noise
+  nn::Model still(sizes());  // fresh: its velocity is 0, and what comes out is the noise
   still.parameters().allocate(autograd::ParameterStore::For::kInference);
   nn::initialise(still, 1);
   const std::vector<float> noise = draw(still, request);
 
   parallel::Team team({});
   ops::Context ctx(team);
-  nn::DitPass pass(*model, 1, autograd::Mode::kInference);
+  nn::ModelPass pass(*model, 1, autograd::Mode::kInference);
   pass.allocate();
   std::copy(noise.begin(), noise.end(), Pin<float>(pass.image()).get());
   pass.t() = {0}, pass.conditions() = {request.condition};
@@ -62,7 +62,7 @@ TEST_CASE("a scene of the model's size is one step of the model, on the scene's 
 }
 
 TEST_CASE("a pixel has the same noise in scenes of any size, and no two pixels share it") {
-  nn::Dit still(sizes());
+  nn::Model still(sizes());
   still.parameters().allocate(autograd::ParameterStore::For::kInference);
   nn::initialise(still, 1);
   const std::vector<float> small = draw(still, request_of(16, 24)), large = draw(still, request_of(40, 33));

@@ -3,12 +3,12 @@
 #include <memory>
 
 #include "ditrain/base/random.hpp"
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 
 namespace ditrain::test {
 
-inline nn::DitConfig tiny_config() {
-  nn::DitConfig c;
+inline nn::ModelConfig tiny_config() {
+  nn::ModelConfig c;
   c.name = "custom";
   c.input_height = c.input_width = 32;
   c.in_channels = 3;
@@ -31,8 +31,8 @@ inline void fill_random(autograd::ParameterStore& parameters, const Tensor& aren
   }
 }
 
-inline std::unique_ptr<nn::Dit> random_model(const nn::DitConfig& config, uint64_t seed = 1) {
-  auto model = std::make_unique<nn::Dit>(config);
+inline std::unique_ptr<nn::Model> random_model(const nn::ModelConfig& config, uint64_t seed = 1) {
+  auto model = std::make_unique<nn::Model>(config);
   model->parameters().allocate(autograd::ParameterStore::For::kInference);
   nn::initialise(*model, seed);
   fill_random(model->parameters(), model->parameters().values, seed);

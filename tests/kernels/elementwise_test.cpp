@@ -28,6 +28,9 @@ const Activation kActivations[] = {
     {"gelu", [](const ElementwiseKernels& t) { return t.f32.gelu_forward; },
      [](const ElementwiseKernels& t) { return t.f32.gelu_backward; }, ref::gelu_forward, ref::gelu_backward, ref::gelu,
      ref::gelu_slope, [](double x) { return 2 * ref::gelu_argument(x); }},
+    {"gelu_erf", [](const ElementwiseKernels& t) { return t.f32.gelu_erf_forward; },
+     [](const ElementwiseKernels& t) { return t.f32.gelu_erf_backward; }, ref::gelu_erf_forward, ref::gelu_erf_backward,
+     ref::gelu_erf, ref::gelu_erf_slope, [](double x) { return x > 0 ? x * x + 4 : -(x * x + 4); }},
     {"silu", [](const ElementwiseKernels& t) { return t.silu_forward; },
      [](const ElementwiseKernels& t) { return t.silu_backward; }, ref::silu_forward, ref::silu_backward, ref::silu,
      ref::silu_slope, [](double x) { return x; }}};

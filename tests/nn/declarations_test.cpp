@@ -11,7 +11,9 @@
 #include <sstream>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/block.hpp"
+#include "ditrain/nn/model.hpp"
+#include "ditrain/nn/patch_embed.hpp"
 #include "support/random_tensor.hpp"
 
 using namespace ditrain;
@@ -21,8 +23,8 @@ using autograd::ParameterStore;
 
 namespace {
 
-nn::DitConfig small() {
-  nn::DitConfig c;
+nn::ModelConfig small() {
+  nn::ModelConfig c;
   c.name = "custom";
   c.input_height = 8, c.input_width = 12, c.in_channels = 3, c.patch_size = 2;
   c.hidden_size = 32, c.depth = 2, c.num_heads = 4, c.num_classes = 5;
@@ -38,7 +40,7 @@ std::string text(const Shape& shape) {
 }  // namespace
 
 TEST_CASE("the state dict has the reference's names and shapes in its order") {
-  nn::Dit model(nn::DitConfig{});  // DiT-S/2
+  nn::Model model(nn::ModelConfig{});  // DiT-S/2
   const auto all = model.parameters().state_dict();
   std::ifstream in(std::string(DITRAIN_GOLDEN_DIR) + "/dit_init_keys.txt");
   size_t number = 0;
@@ -58,9 +60,9 @@ TEST_CASE("the state dict has the reference's names and shapes in its order") {
 
 TEST_CASE("norms of queries and keys stand between qkv and proj, as in timm, and start as no change") {
   const auto names = [](nn::QkNorm qk_norm) {
-    nn::DitConfig c = small();
+    nn::ModelConfig c = small();
     c.qk_norm = qk_norm;
-    nn::Dit model(c);
+    nn::Model model(c);
     model.parameters().allocate(ParameterStore::For::kInference);
     nn::initialise(model, 1);
     std::vector<std::string> all;
@@ -83,14 +85,14 @@ TEST_CASE("norms of queries and keys stand between qkv and proj, as in timm, and
 
 TEST_CASE("the tensors of a file tell the variant of its blocks, and the width of a head") {
   for (const nn::QkNorm qk_norm : {nn::QkNorm::kNone, nn::QkNorm::kRms, nn::QkNorm::kLayer}) {
-    nn::DitConfig c{.name = "custom", .hidden_size = 24, .depth = 1, .num_heads = 3, .qk_norm = qk_norm};
-    nn::Dit model(c);
+    nn::ModelConfig c{.name = "custom", .hidden_size = 24, .depth = 1, .num_heads = 3, .qk_norm = qk_norm};
+    nn::Model model(c);
     const auto shape_of = [&](const std::string& name) -> const std::vector<int64_t>* {
       for (const autograd::Parameter* p : model.parameters().state_dict())
         if (p->name == name) return &p->full_shape;
       return nullptr;
     };
-    nn::DitConfig found{.qk_norm = nn::QkNorm::kLayer};
+    nn::ModelConfig found{.qk_norm = nn::QkNorm::kLayer};
     CHECK(nn::recognise_variant(shape_of, found) == (qk_norm == nn::QkNorm::kNone ? 0 : 8));
     CHECK(found.qk_norm == qk_norm);
   }
@@ -100,15 +102,15 @@ TEST_CASE("the tensors of a file tell its norms and its MLP, and the ratio that 
   for (const nn::Norm norm : {nn::Norm::kLayer, nn::Norm::kRms})
     for (const nn::Mlp mlp : {nn::Mlp::kGelu, nn::Mlp::kSwiglu})
       for (const int64_t width : {24, 32, 36, 384, 768}) {
-        nn::DitConfig c{.name = "custom", .hidden_size = width, .depth = 1, .num_heads = 3, .norm = norm, .mlp = mlp};
+        nn::ModelConfig c{.name = "custom", .hidden_size = width, .depth = 1, .num_heads = 3, .norm = norm, .mlp = mlp};
         if (width == 32) c.num_heads = 4;
-        nn::Dit model(c);
+        nn::Model model(c);
         const auto shape_of = [&](const std::string& name) -> const std::vector<int64_t>* {
           for (const autograd::Parameter* p : model.parameters().state_dict())
             if (p->name == name) return &p->full_shape;
           return nullptr;
         };
-        nn::DitConfig found{.hidden_size = width};
+        nn::ModelConfig found{.hidden_size = width};
         nn::recognise_variant(shape_of, found);
         CHECK((found.norm == norm && found.mlp == mlp));
         if (mlp == nn::Mlp::kSwiglu) CHECK(found.mlp_size() == c.mlp_size());
@@ -131,9 +133,9 @@ TEST_CASE("advice on tensors that a model lacks or has too many") {
 }
 
 TEST_CASE("arenas have the reverse of the order in which gradients become final") {
-  nn::DitConfig c = small();
+  nn::ModelConfig c = small();
   c.depth = 1;
-  nn::Dit model(c);
+  nn::Model model(c);
   const std::vector<std::string> expected{"x_embedder.proj",
                                           "t_embedder.mlp.0",
                                           "t_embedder.mlp.2",
@@ -158,7 +160,7 @@ TEST_CASE("arenas have the reverse of the order in which gradients become final"
 }
 
 TEST_CASE("initial values keep their bits") {  // old runs start again from the same weights
-  nn::Dit model(nn::DitConfig{});
+  nn::Model model(nn::ModelConfig{});
   model.parameters().allocate(ParameterStore::For::kInference);
   nn::initialise(model, 3);
   const auto ends = [&](const std::string& name) {
@@ -189,7 +191,7 @@ TEST_CASE("constants and tables are starts, and a table has the size of its para
 }
 
 TEST_CASE("what the products of a block read") {
-  const nn::ProductReads reads = nn::block_reads(nn::DitConfig{});  // width 384, MLP 4 x 384, 256 tokens
+  const nn::ProductReads reads = nn::block_reads(nn::ModelConfig{});  // width 384, MLP 4 x 384, 256 tokens
   CHECK(reads.weights == 12.0 * 384 * 384);
   CHECK(reads.inputs == 256 * 7.0 * 384);
 }
@@ -229,10 +231,10 @@ struct Rig {
     pass.backward(ctx, autograd::Gradients::kOverwrite);
   }
   std::vector<float> gradient(const std::string& name) { return to_vector(model.parameters().find(name).grad); }
-  nn::Dit model;
+  nn::Model model;
   parallel::Team team;
   ops::Context ctx;
-  nn::DitPass pass;
+  nn::ModelPass pass;
 };
 
 }  // namespace

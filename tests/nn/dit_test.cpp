@@ -1,11 +1,12 @@
 // The whole model: public names, initialisation, gradients, and the same bits for any team, for unusual sizes too.
-#include "ditrain/nn/dit.hpp"
-
 #include <catch2/catch.hpp>
 #include <cmath>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/metadata.hpp"
+#include "ditrain/nn/block.hpp"
+#include "ditrain/nn/model.hpp"
+#include "ditrain/nn/patch_embed.hpp"
 #include "support/random_tensor.hpp"
 
 using namespace ditrain;
@@ -15,8 +16,8 @@ using autograd::ParameterStore;
 
 namespace {
 
-nn::DitConfig small(int64_t height = 8, int64_t width = 8) {
-  nn::DitConfig c;
+nn::ModelConfig small(int64_t height = 8, int64_t width = 8) {
+  nn::ModelConfig c;
   c.name = "custom";
   c.input_height = height, c.input_width = width, c.in_channels = 3, c.patch_size = 2;
   c.hidden_size = 32, c.depth = 2, c.num_heads = 4, c.num_classes = 5;
@@ -24,7 +25,7 @@ nn::DitConfig small(int64_t height = 8, int64_t width = 8) {
 }
 
 // All weights random, also those that start at 0, so that every gradient is there.
-void randomise(nn::Dit& model, float deviation = 0.15f) {
+void randomise(nn::Model& model, float deviation = 0.15f) {
   copy(random_tensor({model.parameters().arena_size()}, 5, deviation), model.parameters().values);
 }
 
@@ -36,7 +37,7 @@ struct Crew {
 };
 
 struct Rig {
-  explicit Rig(const nn::DitConfig& config, int64_t batch = 2, const Crew& crew = 1, Mode mode = Mode::kTraining,
+  explicit Rig(const nn::ModelConfig& config, int64_t batch = 2, const Crew& crew = 1, Mode mode = Mode::kTraining,
                nn::Recompute recompute = nn::Recompute::kSelective, DType precision = DType::kF32)
       : model(config),
         team({.num_workers = crew.workers, .num_clusters = crew.clusters}),
@@ -58,17 +59,17 @@ struct Rig {
     ditrain::fill_zero(model.parameters().grads);
     pass.backward(ctx);
   }
-  nn::Dit model;
+  nn::Model model;
   parallel::Team team;
   ops::Context ctx;
-  nn::DitPass pass;
+  nn::ModelPass pass;
 };
 
 }  // namespace
 
 TEST_CASE("state dict of DiT-S/2 has the public names, shapes and size") {
-  nn::DitConfig config;
-  nn::Dit model(config);
+  nn::ModelConfig config;
+  nn::Model model(config);
   const auto all = model.parameters().state_dict();
   REQUIRE(all.size() == 132);
   CHECK(all[0]->name == "pos_embed");
@@ -84,7 +85,7 @@ TEST_CASE("state dict of DiT-S/2 has the public names, shapes and size") {
 
 TEST_CASE("model names give the published sizes and work") {
   const auto macs = [](const char* name) {
-    nn::DitConfig c;
+    nn::ModelConfig c;
     c.name = name;
     nn::apply_name(c);
     return nn::forward_macs(c) * 1e-9;
@@ -94,14 +95,14 @@ TEST_CASE("model names give the published sizes and work") {
   CHECK(macs("DiT-L/2") == Approx(80.7).epsilon(0.002));
   CHECK(macs("DiT-XL/2") == Approx(118.6).epsilon(0.002));
   CHECK(macs("DiT-XL/4") == Approx(29.0).epsilon(0.003));
-  nn::DitConfig c;
+  nn::ModelConfig c;
   c.name = "DiT-M/2";
   CHECK_THROWS_WITH(nn::apply_name(c), Catch::Contains("got DiT-M/2"));
   c = small(8, 9);
   CHECK_THROWS_WITH(nn::validate(c), Catch::Contains("multiples of the patch size 2"));
   c = small();
   c.num_heads = 5;
-  CHECK_THROWS_AS(nn::Dit(c), InputError);
+  CHECK_THROWS_AS(nn::Model(c), InputError);
   c = small();
   c.position = nn::Position::kRope, c.hidden_size = 36, c.num_heads = 6;
   CHECK_THROWS_WITH(nn::validate(c), Catch::Contains("got 6, expected a multiple of 4 for model.position: rope"));
@@ -119,7 +120,7 @@ TEST_CASE("a fresh model answers zero, whatever the input") {
 
 TEST_CASE("modulations of a table have the bits that a pass computes") {
   const int workers = GENERATE(1, 3);
-  nn::DitConfig config = small();
+  nn::ModelConfig config = small();
   if (workers == 1) config.num_classes = 0;
   constexpr int64_t kRows = 7;  // more than samples, in another order
   const std::vector<int64_t> rows = {5, 0, 5, 3};
@@ -136,7 +137,7 @@ TEST_CASE("modulations of a table have the bits that a pass computes") {
     rig.pass.conditions()[b] = table.conditions()[size_t(rows[b])];
   }
   rig.pass.forward(rig.ctx);
-  nn::DitPass given(rig.model, int64_t(rows.size()), Mode::kInference, {.given_modulations = true});
+  nn::ModelPass given(rig.model, int64_t(rows.size()), Mode::kInference, {.given_modulations = true});
   given.allocate();
   copy(rig.pass.image(), given.image());
   table.compute(rig.ctx);
@@ -147,12 +148,12 @@ TEST_CASE("modulations of a table have the bits that a pass computes") {
   const std::vector<int64_t> too_few = {0};
   CHECK_THROWS_AS(given.modulate(rig.ctx, table, too_few), LogicFault);
   CHECK_THROWS_AS(rig.pass.modulate(rig.ctx, table, rows), LogicFault);
-  CHECK_THROWS_AS(nn::DitPass(rig.model, 2, Mode::kTraining, {.given_modulations = true}), LogicFault);
+  CHECK_THROWS_AS(nn::ModelPass(rig.model, 2, Mode::kTraining, {.given_modulations = true}), LogicFault);
 }
 
 TEST_CASE("gradients of the whole model agree with finite differences") {
   const auto kind = GENERATE(0, 1, 2, 3, 4, 5, 6, 7, 8, 9);
-  nn::DitConfig config = kind == 0 ? small() : kind == 1 ? small(4, 12) : small();
+  nn::ModelConfig config = kind == 0 ? small() : kind == 1 ? small(4, 12) : small();
   if (kind == 2) config.num_classes = 0, config.learn_sigma = false;
   if (kind == 4 || kind == 9) config.qk_norm = nn::QkNorm::kRms;
   if (kind == 5) config.qk_norm = nn::QkNorm::kLayer;
@@ -202,13 +203,13 @@ Outcome run(Rig& rig) {
   return {to_vector(rig.pass.out()), to_vector(rig.model.parameters().grads), to_vector(rig.pass.dimage())};
 }
 /// With all variants of a block.
-nn::DitConfig small_variant(int64_t height, int64_t width) {
-  nn::DitConfig c = small(height, width);
+nn::ModelConfig small_variant(int64_t height, int64_t width) {
+  nn::ModelConfig c = small(height, width);
   c.qk_norm = nn::QkNorm::kLayer, c.norm = nn::Norm::kRms;
   c.mlp = nn::Mlp::kSwiglu, c.position = nn::Position::kRope;
   return c;
 }
-Outcome run(const nn::DitConfig& config, const Crew& crew, DType precision, bool fuse = true, int64_t batch = 3) {
+Outcome run(const nn::ModelConfig& config, const Crew& crew, DType precision, bool fuse = true, int64_t batch = 3) {
   Rig rig(config, batch, crew, Mode::kTraining, nn::Recompute::kSelective, precision);
   rig.ctx.gemm_settings.fuse = fuse;
   return run(rig);
@@ -219,7 +220,7 @@ Outcome run(const nn::DitConfig& config, const Crew& crew, DType precision, bool
 TEST_CASE("forward and backward give the same bits for 1, 2, 3 and 8 workers") {
   const DType precision = GENERATE(DType::kF32, DType::kBF16);
   const bool fuse = GENERATE(true, false);
-  for (const nn::DitConfig& config : {small(8, 12), small_variant(8, 12)}) {
+  for (const nn::ModelConfig& config : {small(8, 12), small_variant(8, 12)}) {
     const Outcome one = run(config, 1, precision, fuse);
     for (int workers : {2, 3, 8}) {
       INFO(dtype_name(precision) << ", " << workers << " workers, " << (fuse ? "fused" : "in passes") << ", qk_norm "
@@ -233,7 +234,7 @@ TEST_CASE("clusters change no bit, whether samples or columns are cut") {
   using ops::Cut;
   const DType precision = GENERATE(DType::kF32, DType::kBF16);
   const bool fuse = GENERATE(true, false);
-  const nn::DitConfig config = GENERATE(false, true) ? small_variant(8, 12) : small(8, 12);
+  const nn::ModelConfig config = GENERATE(false, true) ? small_variant(8, 12) : small(8, 12);
   const Outcome one = run(config, 1, precision, fuse, 4);
   for (const Crew& crew :
        {Crew(2, 2, Cut::kSamples), Crew(2, 2, Cut::kN), Crew(5, 2, Cut::kSamples), Crew(5, 2, Cut::kN),
@@ -267,7 +268,7 @@ TEST_CASE("fusing changes no bit of a pass in f32") {
 }
 
 TEST_CASE("gradients in bf16 are those of f32 but for roundings") {
-  nn::DitConfig config = GENERATE(false, true) ? small_variant(8, 12) : small(8, 12);
+  nn::ModelConfig config = GENERATE(false, true) ? small_variant(8, 12) : small(8, 12);
   config.hidden_size = 64, config.depth = 3;
   const auto rig = [&](DType precision) {
     auto r = std::make_unique<Rig>(config, 3, 1, Mode::kTraining, nn::Recompute::kSelective, precision);
@@ -300,7 +301,7 @@ TEST_CASE("gradients in bf16 are those of f32 but for roundings") {
 }
 
 TEST_CASE("what is kept and what is computed again changes no bit") {
-  nn::DitConfig config = GENERATE(false, true) ? small_variant(8, 12) : small(8, 12);
+  nn::ModelConfig config = GENERATE(false, true) ? small_variant(8, 12) : small(8, 12);
   config.depth = 3;
   const DType precision = GENERATE(DType::kF32, DType::kBF16);
   std::vector<std::vector<float>> expected;
@@ -323,7 +324,7 @@ TEST_CASE("what is kept and what is computed again changes no bit") {
 }
 
 TEST_CASE("gradients that overwrite are those added to zeros, whatever was there") {
-  nn::DitConfig config = GENERATE(false, true) ? small_variant(8, 8) : small();
+  nn::ModelConfig config = GENERATE(false, true) ? small_variant(8, 8) : small();
   if (GENERATE(false, true)) config.num_classes = 0;
   Rig rig(config);
   const auto gradients = [&] {  // without the padding between them
@@ -350,7 +351,7 @@ TEST_CASE("recompute modes have words") {
 
 TEST_CASE("inference keeps nothing, gives the same bits and cannot go backward") {
   const Crew crew = GENERATE(Crew(1), Crew(2, 2, ops::Cut::kSamples), Crew(5, 2, ops::Cut::kSamples));
-  nn::DitConfig config = small();
+  nn::ModelConfig config = small();
   config.depth = 4;
   Rig training(config, 4), inference(config, 4, crew, Mode::kInference);
   training.pass.forward(training.ctx);
@@ -377,9 +378,9 @@ TEST_CASE("a block keeps 18, 11 or 1 values per token and channel") {
   const Row row = GENERATE(Row{nn::Recompute::kNone, 8, 10},      // x, h1, qkv, attn, proj, x_mid; h2, fc1, gelu, fc2
                            Row{nn::Recompute::kSelective, 6, 5},  // x, qkv, attn, proj; fc1, fc2
                            Row{nn::Recompute::kBlock, 1, 0});     // x
-  nn::DitConfig config;                                           // S/2
-  nn::Dit model(config);
-  nn::DitPass pass(model, 1, Mode::kTraining, {.recompute = row.recompute});
+  nn::ModelConfig config;                                         // S/2
+  nn::Model model(config);
+  nn::ModelPass pass(model, 1, Mode::kTraining, {.recompute = row.recompute});
   const auto kept = [&](const std::string& name) {
     size_t bytes = 0;
     for (const auto& node : pass.tape().nodes())
@@ -393,10 +394,10 @@ TEST_CASE("a block keeps 18, 11 or 1 values per token and channel") {
 
 TEST_CASE("normalised queries and keys keep nothing more") {
   const auto kept = [](nn::QkNorm qk_norm) {
-    nn::DitConfig config;
+    nn::ModelConfig config;
     config.qk_norm = qk_norm;
-    nn::Dit model(config);
-    nn::DitPass pass(model, 2, Mode::kTraining);
+    nn::Model model(config);
+    nn::ModelPass pass(model, 2, Mode::kTraining);
     return std::pair(pass.tape().kept_bytes(), pass.tape().temporary_bytes());
   };
   const auto without = kept(nn::QkNorm::kNone), with = kept(nn::QkNorm::kLayer);
@@ -407,10 +408,10 @@ TEST_CASE("normalised queries and keys keep nothing more") {
 
 TEST_CASE("a deeper model that recomputes blocks needs the input of a block more, not its inside") {
   const auto bytes = [](int64_t depth, nn::Recompute recompute) {
-    nn::DitConfig config;
+    nn::ModelConfig config;
     config.depth = depth;
-    nn::Dit model(config);
-    nn::DitPass pass(model, 1, Mode::kTraining, {.recompute = recompute});
+    nn::Model model(config);
+    nn::ModelPass pass(model, 1, Mode::kTraining, {.recompute = recompute});
     return double(pass.tape().kept_bytes() + pass.tape().temporary_bytes()) / (4.0 * 256 * 384);
   };
   CHECK(bytes(13, nn::Recompute::kBlock) - bytes(12, nn::Recompute::kBlock) == Approx(1).epsilon(0.03));
@@ -418,8 +419,8 @@ TEST_CASE("a deeper model that recomputes blocks needs the input of a block more
 }
 
 TEST_CASE("the slices of the nodes cover the gradient arena, from its end to its start") {
-  nn::Dit model(small());
-  nn::DitPass pass(model, 1, Mode::kTraining);
+  nn::Model model(small());
+  nn::ModelPass pass(model, 1, Mode::kTraining);
   int64_t end = model.parameters().arena_size();
   std::vector<std::string> out_of_order;
   for (auto it = pass.tape().nodes().rbegin(); it != pass.tape().nodes().rend(); ++it) {
@@ -434,9 +435,9 @@ TEST_CASE("the slices of the nodes cover the gradient arena, from its end to its
 }
 
 TEST_CASE("channels of a condition are embedded beside the image and not predicted") {
-  nn::DitConfig given = small();
+  nn::ModelConfig given = small();
   given.in_channels = 2, given.condition_channels = 1, given.learn_sigma = false;
-  nn::DitConfig all = small();
+  nn::ModelConfig all = small();
   all.in_channels = 3, all.learn_sigma = false;
   Rig rig(given), whole(all);
   REQUIRE(rig.pass.out().shape() == Shape{2, 2, 8, 8});
@@ -476,7 +477,7 @@ TEST_CASE("channels of a condition are embedded beside the image and not predict
 }
 
 TEST_CASE("numbers condition as the time does, and one that is not known adds nothing") {
-  nn::DitConfig with = small();
+  nn::ModelConfig with = small();
   with.metadata = {"month", "longitude"};
   Rig rig(with), plain(small());
   auto& parameters = rig.model.parameters();
@@ -501,7 +502,7 @@ TEST_CASE("numbers condition as the time does, and one that is not known adds no
   table.allocate();
   table.t()[0] = rig.pass.t()[1], table.conditions()[0] = rig.pass.conditions()[1];
   table.compute(rig.ctx);
-  nn::DitPass given(rig.model, 2, Mode::kInference, {.given_modulations = true});
+  nn::ModelPass given(rig.model, 2, Mode::kInference, {.given_modulations = true});
   given.allocate();
   copy(rig.pass.image(), given.image());
   given.modulate(rig.ctx, table, {0, 0});
@@ -537,9 +538,9 @@ TEST_CASE("numbers condition as the time does, and one that is not known adds no
     CHECK(change / (2 * double(kStep)) == Approx(grad[at]).epsilon(2e-2));
   }
   for (const float g : to_vector(parameters.find("m_embedder.longitude.mlp.2.weight").grad)) CHECK(g == 0);
-  nn::DitConfig bad = small();
+  nn::ModelConfig bad = small();
   bad.metadata = {"moon"};
-  CHECK_THROWS_WITH(nn::Dit(bad), Catch::Contains("month"));
+  CHECK_THROWS_WITH(nn::Model(bad), Catch::Contains("month"));
   bad.metadata = {"month", "month"};
-  CHECK_THROWS_AS(nn::Dit(bad), InputError);
+  CHECK_THROWS_AS(nn::Model(bad), InputError);
 }

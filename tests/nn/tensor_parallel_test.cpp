@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 #include "support/random_tensor.hpp"
 
 using namespace ditrain;
@@ -21,8 +21,8 @@ namespace {
 
 constexpr int64_t kBatch = 3;
 
-nn::DitConfig small() {
-  nn::DitConfig c;
+nn::ModelConfig small() {
+  nn::ModelConfig c;
   c.name = "custom";
   c.input_height = 8, c.input_width = 12, c.in_channels = 3, c.patch_size = 2;
   c.hidden_size = 32, c.depth = 2, c.num_heads = 4, c.num_classes = 5;
@@ -54,7 +54,7 @@ class ThreadSum {
 };
 
 struct Rig {
-  Rig(const nn::DitConfig& config, const nn::TensorParallel& tensor, const nn::PassOptions& options, int workers)
+  Rig(const nn::ModelConfig& config, const nn::TensorParallel& tensor, const nn::PassOptions& options, int workers)
       : model(config, tensor),
         team({.num_workers = workers}),
         ctx(team),
@@ -72,10 +72,10 @@ struct Rig {
     copy(random_tensor(pass.out().shape(), 7), pass.dout());
     pass.backward(ctx, autograd::Gradients::kOverwrite);
   }
-  nn::Dit model;
+  nn::Model model;
   parallel::Team team;
   ops::Context ctx;
-  nn::DitPass pass;
+  nn::ModelPass pass;
   bool bf16;
 };
 
@@ -94,7 +94,7 @@ double distance(const Tensor& a, const Tensor& b) { return distance(a, b, b); }
 
 /// The model on one rank and on several, with the same weights.
 struct Comparison {
-  Comparison(int ranks, const nn::PassOptions& options, int workers = 1, const nn::DitConfig& config = small())
+  Comparison(int ranks, const nn::PassOptions& options, int workers = 1, const nn::ModelConfig& config = small())
       : sum(ranks), whole(config, {}, options, 1) {
     const Tensor weights = random_tensor({whole.model.parameters().arena_size()}, 5, 0.15f);
     copy(weights, whole.model.parameters().values);
@@ -145,7 +145,7 @@ TEST_CASE("ranks that share a replica: outputs and gradients are those of the wh
 }
 
 TEST_CASE("ranks that share a replica sum the gradients of scales that all heads share") {
-  nn::DitConfig config = small();
+  nn::ModelConfig config = small();
   config.qk_norm = GENERATE(nn::QkNorm::kRms, nn::QkNorm::kLayer);
   Comparison c(GENERATE(2, 4), {.want_input_gradient = true}, 2, config);
   CHECK(c.worst() < 2e-6);
@@ -153,12 +153,21 @@ TEST_CASE("ranks that share a replica sum the gradients of scales that all heads
 }
 
 TEST_CASE("ranks that share a replica of a block in all its variants") {
-  nn::DitConfig config = small();
+  nn::ModelConfig config = small();
   config.norm = nn::Norm::kRms, config.mlp = nn::Mlp::kSwiglu, config.position = nn::Position::kRope;
   config.mlp_ratio = 3;  // 64 columns for SwiGLU
   Comparison c(GENERATE(2, 4), {.want_input_gradient = true}, 2, config);
   CHECK(c.worst() < 2e-6);
   CHECK(c.sum.sums() == 4 * int(config.depth));
+}
+
+TEST_CASE("ranks that share a replica of a U-ViT") {
+  nn::ModelConfig config = small();
+  config.kind = nn::ModelKind::kUvit, config.depth = 5;
+  const nn::Recompute recompute = GENERATE(nn::Recompute::kSelective, nn::Recompute::kBlock);
+  Comparison c(GENERATE(2, 4), {.want_input_gradient = true, .recompute = recompute}, 2, config);
+  CHECK(c.worst() < 2e-6);
+  CHECK(c.sum.sums() == 4 * 5 + (recompute == nn::Recompute::kBlock ? 4 : 0));
 }
 
 TEST_CASE("ranks that share a replica: what each has in full has the same bits on all") {
@@ -178,14 +187,14 @@ TEST_CASE("ranks that share a replica: in bf16 the same but for roundings") {
 }
 
 TEST_CASE("ranks that share a replica hold the parts of its tensors, which together are the whole") {
-  nn::Dit whole(small());
+  nn::Model whole(small());
   whole.parameters().allocate(ParameterStore::For::kInference);
   nn::initialise(whole, 3);
   std::vector<std::vector<float>> joined;
   for (const Parameter* p : whole.parameters().state_dict()) joined.emplace_back(size_t(p->size()), NAN);
   int64_t elements = 0;
   for (int rank = 0; rank < 4; ++rank) {
-    nn::Dit model(small(), {rank, 4});
+    nn::Model model(small(), {rank, 4});
     model.parameters().allocate(ParameterStore::For::kInference);
     nn::initialise(model, 3);
     const auto state_dict = model.parameters().state_dict();
@@ -206,5 +215,5 @@ TEST_CASE("ranks that share a replica hold the parts of its tensors, which toget
 }
 
 TEST_CASE("heads that do not divide over ranks are our own fault here") {
-  CHECK_THROWS_AS(nn::Dit(small(), {0, 3}), LogicFault);
+  CHECK_THROWS_AS(nn::Model(small(), {0, 3}), LogicFault);
 }

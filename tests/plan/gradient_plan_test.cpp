@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 #include "support/small_config.hpp"
 
 using namespace ditrain;
@@ -10,7 +10,7 @@ using namespace ditrain::test;
 
 TEST_CASE("dist.adaln: auto takes the factors of layers where they move fewer bytes") {
   config::Config config = small_config();  // width 32: blocks have 192 x 32, the final layer 64 x 32
-  nn::Dit model(config.model);
+  nn::Model model(config.model);
   const auto layers = [&](int64_t global_batch, int replicas) {
     config.train.global_batch = global_batch;
     return plan::plan_gradients(config, model.parameters(), replicas).factors.size();
@@ -39,7 +39,7 @@ TEST_CASE("dist.adaln: auto takes the factors of layers where they move fewer by
 
 TEST_CASE("updates: groups cover the arena from its end, and no piece is empty") {
   config::Config config = small_config();
-  nn::Dit model(config.model);
+  nn::Model model(config.model);
   const int64_t n = model.parameters().arena_size();
   config.dist.bucket_mib = 0.004;  // 1,024 elements: many shards of them are empty
   for (const int replicas : {1, 2, 3})
@@ -73,7 +73,7 @@ TEST_CASE("updates on one replica: neighbouring small buckets change together, t
   config.optimizer.clip_norm = 1;                      // no updates in backward
   config.dist.bucket_mib = 0.001;                      // 1,024 elements, the least; DiT-S/2 has 32 million
   config.dist.adaln = config::AdalnExchange::kReduce;  // no buckets for factors
-  nn::Dit model(config.model);
+  nn::Model model(config.model);
   const plan::GradientPlan plan = plan::plan_gradients(config, model.parameters(), 1);
   const plan::UpdateSchedule updates = plan::schedule_updates(plan, model.parameters());
   CHECK(plan.buckets.size() > 20000);

@@ -47,7 +47,7 @@ TEST_CASE("bf16 adds a copy of the weights to the plan and keeps less of the act
       bytes += item(plan, name).bytes;
     return bytes;
   };
-  nn::Dit model(f32.model);
+  nn::Model model(f32.model);
   const size_t table = size_t(model.parameters().find("pos_embed").size()) * sizeof(float);  // frozen, not planned
   using Store = autograd::ParameterStore;
   CHECK(parameters(before) + table ==

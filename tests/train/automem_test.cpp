@@ -33,7 +33,7 @@ struct Outcome {
 /// `fast_share` of what moves fits the fast tier.
 config::Config with_fast_share(config::Config config, double fast_share) {
   if (config.memory.automem == config::AutoMem::kOff) return config;
-  nn::Dit layout(config.model);
+  nn::Model layout(config.model);
   const int64_t micro = config.train.micro_batch == 0 ? config.train.global_batch : config.train.micro_batch;
   const plan::GradientPlan gradients = plan::plan_gradients(config, layout.parameters(), 1);
   const automem::Uses uses = plan::record_step(config, gradients, config.train.global_batch, micro);
@@ -84,7 +84,7 @@ struct Trainee {
   const plan::RunPlan plan;
   std::unique_ptr<automem::AutoMem> moves;  // before what has its memory from it
   std::unique_ptr<dist::Communicator> comm = dist::make_null_communicator();
-  nn::Dit model;
+  nn::Model model;
   train::TrainStep step;
   size_t allocated_bytes = 0;  // of what does not move
   train::Progress progress;
@@ -147,6 +147,39 @@ TEST_CASE("memory.automem changes no bit: strategies, tiers, precisions, cluster
     }
 }
 
+TEST_CASE("memory.automem moves the gradients of long skips between their nodes, and changes no bit") {
+  const TemporaryFolder folder;
+  config::Config config = moving_config();
+  config.model.kind = nn::ModelKind::kUvit, config.model.depth = 5;
+  config.train.micro_batch = 2;
+  config.train.recompute = GENERATE(nn::Recompute::kSelective, nn::Recompute::kBlock);
+  const Outcome off = four_steps(config, 2, 1, "");
+  config.memory.tier_gib = {0.0, 1.0};
+  for (const auto& [automem, by] :
+       {std::pair{config::AutoMem::kPaper, CopyBy::kThreads}, {config::AutoMem::kPlanned, CopyBy::kWorkers}}) {
+    config.memory.automem = automem;
+    const Outcome moved = four_steps(config, 2, 0.4, folder.path(), by);
+    CHECK(moved.losses == off.losses);
+    CHECK((moved.states == off.states));
+    CHECK(moved.totals.bytes_in > 0);
+  }
+  nn::Model model(config.model);
+  const automem::Uses uses =
+      plan::record_step(config, plan::plan_gradients(config, model.parameters(), 1), config.train.global_batch, 2);
+  const auto users = [&](const std::string& name) {
+    std::string text;
+    for (const automem::Point& point : uses.points)
+      for (const int id : point.uses)
+        if (uses.tensors[size_t(id)].name == name)
+          text += std::string(automem::phase_name(point.phase)) + " of " + point.name + "\n";
+    return text;
+  };
+  const std::string once = "backward of out_blocks.1.skip_linear\nbackward of in_blocks.0.mlp\n";
+  CHECK(users("out_blocks.1.skip_linear.dskip") == once + once);  // of each micro-batch
+  for (const automem::MovableTensor& tensor : uses.tensors)
+    CHECK((tensor.written == automem::Written::kInBackward) == tensor.name.ends_with(".dskip"));
+}
+
 TEST_CASE("memory.automem loses nothing by a step that is skipped, also of images that move") {
   const TemporaryFolder folder;
   config::Config config = moving_config();
@@ -200,7 +233,7 @@ TEST_CASE("the peak of the fast tier is all that lay in it at one time") {
 
 TEST_CASE("a step is recorded as it runs: nodes forward and backward, then segments from the arenas' end") {
   const config::Config config = moving_config();
-  nn::Dit model(config.model);
+  nn::Model model(config.model);
   const automem::Uses uses =
       plan::record_step(config, plan::plan_gradients(config, model.parameters(), 1), config.train.global_batch, 2);
   const auto uses_of = [&](automem::Phase phase, const std::string& name) {
@@ -236,7 +269,7 @@ TEST_CASE("a step is recorded as it runs: nodes forward and backward, then segme
 TEST_CASE("with shards the states of a rank are recorded piece by piece, each in the update of its weights") {
   config::Config config = moving_config();
   config.dist.shard_optimizer = true, config.dist.bucket_mib = 0.5;
-  nn::Dit model(config.model);
+  nn::Model model(config.model);
   std::set<std::string> updated[2];
   for (const int rank : {0, 1}) {
     const plan::GradientPlan gradients = plan::plan_gradients(config, model.parameters(), 2, rank);

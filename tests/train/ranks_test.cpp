@@ -93,7 +93,7 @@ TEST_CASE("a bad step spoils weights only where they are updated early, on all r
   const auto poison = [](int rank, dataset::Batch& batch) {
     if (rank == 1) batch.images[5] = std::numeric_limits<float>::infinity();
   };
-  nn::Dit model(config.model);
+  nn::Model model(config.model);
   const std::vector<float> start = to_vector(random_weights(model));
   SECTION("early: the end of the run") {
     for (const RankOutcome& rank : train_on({.ranks = 2, .ranks_per_node = 2}, config, 1, poison)) {
@@ -187,7 +187,7 @@ TEST_CASE("memory.automem on ranks with whole states: buckets end within segment
   config::Config config = ranks_config();
   config.model.qk_norm = nn::QkNorm::kLayer;
   config.model.hidden_size = 128, config.model.depth = 2;
-  nn::Dit model(config.model);
+  nn::Model model(config.model);
   const autograd::ParameterStore& layout = model.parameters();
   plan::GradientPlan gradients;
   const auto any_ends_between_vectors = [&] {  // which move as one
@@ -233,7 +233,7 @@ TEST_CASE("dist.shard_optimizer with memory.automem: shards move between tiers, 
     config.train.global_batch = 12;
     const auto want = train_on({.ranks = ranks, .ranks_per_node = ranks}, config, 3);
     config::Config moving = config;
-    nn::Dit model(config.model);
+    nn::Model model(config.model);
     const plan::GradientPlan gradients = plan::plan_gradients(config, model.parameters(), ranks);
     const int64_t samples = config.train.global_batch / ranks;
     const size_t fixed = plan::fixed_fast_bytes(config, gradients, samples),

@@ -27,7 +27,7 @@ inline dataset::Batch random_batch(const config::Config& c, int64_t first, int64
 inline dataset::Batch random_batch(const config::Config& c) { return random_batch(c, 0, c.train.global_batch); }
 
 /// A whole arena of weights; 0 between parameters, as everywhere.
-inline Tensor random_weights(nn::Dit& model) {
+inline Tensor random_weights(nn::Model& model) {
   Tensor arena({model.parameters().arena_size()});
   for (const autograd::Parameter* p : model.parameters().state_dict())
     if (p->trainable) copy(random_tensor(p->shape, 5, 0.1f), model.parameters().view(arena, *p));
@@ -67,7 +67,7 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Conf
   run_ranks(world, [&](ThreadCommunicator& comm) {
     std::optional<dist::NodeMemory> gradients;  // outlives the model, whose gradients lie there
     std::unique_ptr<automem::AutoMem> moves;    // likewise
-    nn::Dit model(config.model);
+    nn::Model model(config.model);
     autograd::ParameterStore& parameters = model.parameters();
     gradients.emplace(comm, size_t(parameters.arena_size()) * sizeof(float));
     parallel::Team team({.num_workers = 1 + comm.rank() % 2});

@@ -34,7 +34,7 @@ struct Rig {
 
   config::Config config;
   std::unique_ptr<dist::Communicator> comm = dist::make_null_communicator();
-  nn::Dit model;
+  nn::Model model;
   parallel::Team team;
   ops::Context ctx;
   plan::RunPlan plan;

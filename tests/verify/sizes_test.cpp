@@ -5,7 +5,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 #include "ditrain/ops/elementwise.hpp"
 #include "ditrain/verify/formula.hpp"
 #include "ditrain/verify/verify.hpp"
@@ -20,8 +20,8 @@ namespace {
 
 constexpr int64_t kBatch = 3;
 
-nn::DitConfig small_config(bool learn_sigma) {
-  nn::DitConfig c;
+nn::ModelConfig small_config(bool learn_sigma) {
+  nn::ModelConfig c;
   c.name = "custom", c.input_height = c.input_width = 12, c.patch_size = 3, c.in_channels = 2;
   c.hidden_size = 96, c.depth = 3, c.num_heads = 6, c.num_classes = 5, c.learn_sigma = learn_sigma;
   return c;
@@ -35,13 +35,13 @@ std::vector<float> normals(int64_t n, uint64_t stream) {
 
 /// Forward and backward of one batch with formula weights.
 struct Results {
-  Results(const nn::DitConfig& config, const std::string& suffix, int num_workers)
+  Results(const nn::ModelConfig& config, const std::string& suffix, int num_workers)
       : team({.num_workers = num_workers}), ctx(team), model(config), pass_config(config) {
     model.parameters().allocate(autograd::ParameterStore::For::kTraining);
     nn::initialise(model, 1);  // for pos_embed
     for (autograd::Parameter* p : model.parameters().state_dict())
       if (p->trainable) fill_by_formula(p->name, suffix, p->shape, 0, p->size(), Pin<float>(p->value));
-    nn::DitPass pass(model, kBatch, autograd::Mode::kTraining, {.want_input_gradient = true});
+    nn::ModelPass pass(model, kBatch, autograd::Mode::kTraining, {.want_input_gradient = true});
     pass.allocate();
     x = normals(pass.image().size(), 1), dout = normals(pass.out().size(), 2);
     std::copy(x.begin(), x.end(), Pin<float>(pass.image()).get());
@@ -54,8 +54,8 @@ struct Results {
   }
   parallel::Team team;
   ops::Context ctx;
-  nn::Dit model;
-  nn::DitConfig pass_config;
+  nn::Model model;
+  nn::ModelConfig pass_config;
   std::vector<float> x, dout, out, dimage;
 };
 
@@ -64,7 +64,7 @@ std::vector<double> widen(const std::vector<T>& v) {
   return {v.begin(), v.end()};
 }
 
-void put_settings(EditableFixture& f, const nn::DitConfig& c) {
+void put_settings(EditableFixture& f, const nn::ModelConfig& c) {
   f.metadata = {{"file", "dit_tiny.safetensors"}, {"key_suffix", ".7"}};
   f.put_setting("cfg.input_size", c.input_height), f.put_setting("cfg.patch_size", c.patch_size);
   f.put_setting("cfg.in_channels", c.in_channels), f.put_setting("cfg.hidden_size", c.hidden_size);
@@ -73,7 +73,7 @@ void put_settings(EditableFixture& f, const nn::DitConfig& c) {
 }
 
 EditableFixture make_fixture(bool learn_sigma) {
-  const nn::DitConfig c = small_config(learn_sigma);
+  const nn::ModelConfig c = small_config(learn_sigma);
   Results r(c, ".7", 2);
   EditableFixture f;
   put_settings(f, c);

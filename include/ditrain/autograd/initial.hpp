@@ -9,14 +9,15 @@
 namespace ditrain::autograd {
 
 struct Initial {
-  enum class Kind { kConstant, kXavierUniform, kNormal, kTable };
+  enum class Kind { kConstant, kXavierUniform, kUniform, kNormal, kTable };
   Kind kind = Kind::kConstant;
-  double size = 0;                                 ///< the constant, or the standard deviation of kNormal
+  double size = 0;  ///< the constant, the bound of kUniform, or the standard deviation of kNormal
   std::function<std::vector<float>()> table = {};  ///< kTable: all values
 
   static Initial constant(double value) { return {.size = value}; }
   /// U(-a, a), a = xavier_bound: the whole weight as one matrix [N, K], K = product of all dimensions but the first.
   static Initial xavier_uniform() { return {.kind = Kind::kXavierUniform}; }
+  static Initial uniform(double bound) { return {.kind = Kind::kUniform, .size = bound}; }  ///< U(-bound, bound)
   static Initial normal(double deviation) { return {.kind = Kind::kNormal, .size = deviation}; }
   static Initial from_table(std::function<std::vector<float>()> values) {
     return {.kind = Kind::kTable, .table = std::move(values)};

@@ -110,6 +110,10 @@ class Tape {
   /// kRecompute it is one for all nodes that recompute the same name. Errors: as `temporary`
   ActivationRef keep(Node& owner, const std::string& name, Shape shape, KeepPolicy policy = KeepPolicy::kKeep,
                      DType dtype = DType::kF32);
+  /// A gradient that `owner` writes in backward and an earlier node reads in its own: what comes back over a skip
+  /// connection. Nodes between them leave it alone: it counts as what nodes keep and may move between memory tiers.
+  /// Errors: LogicFault in inference
+  ActivationRef carry(Node& owner, const std::string& name, Shape shape, DType dtype = DType::kF32);
   /// A tensor whose contents last only within a node, or from one node to the next; one for all nodes that ask for the
   /// same name. Errors: LogicFault if they ask for different shapes or types
   ActivationRef temporary(const std::string& name, Shape shape, DType dtype = DType::kF32);

@@ -17,8 +17,9 @@ namespace ditrain::automem {
 
 /// When a tensor gets new contents.
 enum class Written {
-  kInUpdates,  ///< weights, their bf16 copies, optimiser state, EMA
-  kInForward,  ///< activations: from the first point of forward that uses them; worth nothing after the last backward
+  kInUpdates,   ///< weights, their bf16 copies, optimiser state, EMA
+  kInForward,   ///< activations: from the first point of forward that uses them; worth nothing after the last backward
+  kInBackward,  ///< gradients between distant nodes: from the first point of backward that uses them to the last
 };
 
 struct MovableTensor {
@@ -93,14 +94,16 @@ class StepClock {
 
   int64_t next_use(int64_t tensor) const;  ///< points from now; at least 0
   bool is_written_at(int64_t tensor, int64_t time) const;
-  /// Whether a forward begins there for the tensor, which overwrites what activations were.
-  bool is_first_forward(int64_t tensor, int64_t time) const;
+  /// Whether the tensor gets other contents there without regard to those that it had: activations in the first point
+  /// of a forward pass that uses them, gradients between distant nodes in the first of a backward pass.
+  bool is_overwritten_at(int64_t tensor, int64_t time) const;
   bool is_used_now(int64_t tensor) const;  ///< by any point that is under way
   bool is_written_now(int64_t tensor) const;
 
  private:
   const Uses& uses_;
   std::vector<std::vector<int>> points_of_;  // of each tensor
+  std::vector<int> pass_of_;                 // of each point: forward and backward of one micro-batch are two passes
   int64_t now_ = 0, last_begun_ = -1;
   std::set<int64_t> active_;  // begun, and not over
 };
@@ -126,6 +129,7 @@ class Recorder final : public Mover, public StorageSource {
  private:
   std::mutex mutex_;
   Written written_;
+  std::vector<bool> used_;  // by any point
   Uses uses_;
 };
 

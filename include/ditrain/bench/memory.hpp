@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "ditrain/bench/harness.hpp"
-#include "ditrain/nn/dit_config.hpp"
+#include "ditrain/nn/model_config.hpp"
 
 namespace ditrain::bench {
 
@@ -21,7 +21,7 @@ struct MemoryBench {
 /// The first layer of the model's MLP, and AdamW over the weights of two of its blocks, on plain, transparent and
 /// explicit huge pages in turns.
 /// Details   pages (what was had), speed_to_plain (median of the ratios in the same round)
-void bench_pages(Harness& harness, const nn::DitConfig& model, int64_t batch);
+void bench_pages(Harness& harness, const nn::ModelConfig& model, int64_t batch);
 
 /// Each tier, where a run at that place has it: reading and writing of the team in the fast one (GB/s; latency_s of a
 /// load that depends on the one before), copies between that and each slow one (GB/s of large ones, latency_s of one

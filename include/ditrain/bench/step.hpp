@@ -5,7 +5,7 @@
 
 #include "ditrain/bench/harness.hpp"
 #include "ditrain/dataset/loader.hpp"
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 #include "ditrain/plan/run_plan.hpp"
 
 namespace ditrain::bench {
@@ -39,9 +39,9 @@ plan::RunPlan plan_on_team(const config::Config& config, Harness& harness);
 plan::RunPlan plan_on_team(const config::Config& config, Harness& harness, const automem::Copying& copying);
 automem::Copying copying_on_team(const config::Config& config, Harness& harness);
 /// Weights, gradients and state of a model that is to be trained, as `homes` says.
-void allocate_weights(nn::Dit& model, DType precision, const autograd::ParameterStore::Homes& homes);
+void allocate_weights(nn::Model& model, DType precision, const autograd::ParameterStore::Homes& homes);
 /// `batch` samples for the model: standard normal images, uniform labels.
-dataset::Batch random_batch(const nn::DitConfig& model, int64_t batch);
+dataset::Batch random_batch(const nn::ModelConfig& model, int64_t batch);
 
 /// Remembers where the time of each call went.
 class CallTimes {

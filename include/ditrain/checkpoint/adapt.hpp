@@ -25,7 +25,7 @@ std::vector<std::string> band_names(const config::Config& config);
 /// it), whose config is `target`. Returns what was adapted, one line each; none: all weights are those of the file.
 /// `pus`: cores that read, where the file is as we write it.
 /// Errors:   InputError, where = the file: a model that cannot be adapted, with the key; as DitFile::read
-std::vector<std::string> load_adapted(const DitFile& file, const config::Config& target, nn::Dit& model,
+std::vector<std::string> load_adapted(const DitFile& file, const config::Config& target, nn::Model& model,
                                       const std::vector<int>& pus = {});
 
 }  // namespace ditrain::checkpoint

@@ -25,7 +25,7 @@ struct DitHints {
   std::optional<nn::Position> position = {};
 };
 /// All of them, from a model.
-DitHints hints_of(const nn::DitConfig& model);
+DitHints hints_of(const nn::ModelConfig& model);
 
 /// How diffusers' network differs from ours, in words, for import and export.
 inline constexpr const char* kDiffusersDiffers =

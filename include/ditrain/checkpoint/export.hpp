@@ -6,7 +6,7 @@
 
 #include "ditrain/base/words.hpp"
 #include "ditrain/config/config.hpp"
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 
 namespace ditrain::checkpoint {
 
@@ -30,31 +30,32 @@ WeightsSource find_weights(const std::string& path, Weights weights);
 
 /// The model of that source with its weights, allocated for inference.
 /// Errors:   InputError as load_weights
-std::unique_ptr<nn::Dit> load_model(const WeightsSource& source);
+std::unique_ptr<nn::Model> load_model(const WeightsSource& source);
 
 /// The guide of autoguidance for samples of a model with that config: EMA weights of `path`, as find_weights takes it.
 /// Errors:   as load_model; InputError for a guide that was trained on other channels, sizes, classes or ranges of the
 ///           data, or on another process
-std::unique_ptr<nn::Dit> load_guide(const std::string& path, const config::Config& config);
+std::unique_ptr<nn::Model> load_guide(const std::string& path, const config::Config& config);
 
-/// Writes one safetensors file with the names and shapes of the public DiT state dict (pos_embed included), all tensors
-/// of `dtype` (f32 or bf16). Its metadata hold the config without paths, so that ditsample can use the file alone.
-/// Weights are those that the parameters are bound to.
+/// Writes one safetensors file with the names and shapes of the public state dict of the model's kind (frozen tensors,
+/// pos_embed, included), all tensors of `dtype` (f32 or bf16). Its metadata hold the config without paths, so that
+/// ditsample can use the file alone. Weights are those that the parameters are bound to.
 /// Errors:   InputError if `path` exists or its folder cannot be written to; RunError (disk full, ...), then nothing is
 ///           left behind
-void export_dit(const std::string& path, nn::Dit& model, const config::Config& config, DType dtype);
+void export_public(const std::string& path, nn::Model& model, const config::Config& config, DType dtype);
 
 /// Writes FOLDER/transformer/{config.json, diffusion_pytorch_model.safetensors} for diffusers' DiTTransformer2DModel
 /// and FOLDER/scheduler/scheduler_config.json (DDIM); models of 4 channel latents also get a model_index.json of
 /// DiTPipeline, whose VAE is to be given when loading.
 /// Shapes:   q, k, v are thirds of qkv; the embedders of t and y are repeated in every block, as that class stores them
 /// Differs:  diffusers divides the exponents of its timestep frequencies by 127 where the reference divides by 128
-/// Errors:   InputError as check_diffusers and export_dit
-void export_diffusers(const std::string& folder, nn::Dit& model, const config::Config& config, DType dtype);
+/// Errors:   InputError as check_diffusers and export_public
+void export_diffusers(const std::string& folder, nn::Model& model, const config::Config& config, DType dtype);
 
 /// Errors:   InputError for a model that DiTTransformer2DModel cannot express: height other than width, no classes, no
-///           row for dropped labels (class_dropout 0), mlp_ratio other than 4, a parameter without a name there
-void check_diffusers(const nn::DitConfig& model);
+///           row for dropped labels (class_dropout 0), mlp_ratio other than 4, another kind of model, a parameter
+///           without a name there
+void check_diffusers(const nn::ModelConfig& model);
 /// Errors:   InputError for a process whose times diffusers' schedulers give to a model in another way: flow
 void check_diffusers(const diffusion::Config& diffusion);
 

@@ -31,6 +31,6 @@ Snapshots find_snapshots(const std::string& path);
 /// Math:     width in [optim::kLeastWidth, optim::kGreatestWidth]; optim::solve_average over both averages of all
 ///           snapshots, sums in f64
 /// Errors:   InputError for files that are damaged or of another model
-std::unique_ptr<nn::Dit> load_average(const Snapshots& snapshots, double width);
+std::unique_ptr<nn::Model> load_average(const Snapshots& snapshots, double width);
 
 }  // namespace ditrain::checkpoint

@@ -16,7 +16,7 @@
 #include "ditrain/dist/link_model.hpp"
 #include "ditrain/memory/copy_engine.hpp"
 #include "ditrain/memory/tiers.hpp"
-#include "ditrain/nn/dit_config.hpp"
+#include "ditrain/nn/model_config.hpp"
 #include "ditrain/nn/recompute.hpp"
 #include "ditrain/optim/config.hpp"
 
@@ -124,7 +124,7 @@ struct EvalConfig {
 };
 
 struct Config {
-  nn::DitConfig model{.num_classes = 8};  ///< classes of the drawn shapes: the defaults are a run
+  nn::ModelConfig model{.num_classes = 8};  ///< classes of the drawn shapes: the defaults are a run
   diffusion::Config diffusion;
   dataset::Config data;
   TrainConfig train;

@@ -84,8 +84,7 @@ std::vector<double> model_times(const Process& process, const SamplerConfig& con
 
 /// Runs all steps of the sampler. With guidance the model gets [x, x] with [conditions, the same without_label()] in
 /// one call of 2n samples, at every evaluation of a step, and the conditional half is kept; with a guide model and
-/// guide
-/// get x and the conditions once each.
+/// guide get x and the conditions once each.
 /// Memory:   model output (twice the samples under guidance), one copy of z for noise, one of [x, x] under guidance,
 ///           and what the sampler keeps
 /// Errors:   as SamplerConfig::validate; InputError if cfg_scale != 1 without a guide, and without conditions or

@@ -7,7 +7,7 @@
 #include "ditrain/dataset/dataset.hpp"
 #include "ditrain/diffusion/config.hpp"
 #include "ditrain/dist/communicator.hpp"
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 
 namespace ditrain::eval {
 
@@ -24,7 +24,7 @@ struct ValidationLoss {
 /// Numerics: bit-identical for any number of ranks and workers
 /// Threads:  collective: ranks split the images; every rank returns the result
 /// Errors:   what Dataset::load throws; LogicFault if data and model differ in shape
-ValidationLoss validation_loss(ops::Context& ctx, dist::Communicator& comm, nn::Dit& model,
+ValidationLoss validation_loss(ops::Context& ctx, dist::Communicator& comm, nn::Model& model,
                                const diffusion::Config& config, const dataset::Dataset& data, int64_t num_images,
                                uint64_t seed);
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "ditrain/diffusion/diffusion.hpp"
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 
 namespace ditrain::eval {
 
@@ -29,14 +29,14 @@ struct GenerateRequest {
   int64_t batch = kDefaultBatch;           ///< images at once, >= 1
   /// Memory for the modulations of later steps; those of one step may take more.
   size_t modulation_bytes = kModulationBytes;
-  nn::Dit* guide = nullptr;  ///< a weaker model that guidance leads away from; null: from the absence of the label
+  nn::Model* guide = nullptr;  ///< a weaker model that guidance leads away from; null: from the absence of the label
 };
 
 /// Called after every step with the finished share of the request, in (0, 1].
 using GenerateProgress = std::function<void(double share)>;
 
 /// Whether a model has learned labels or metadata, and their absence, which guidance needs.
-inline bool takes_guidance(const nn::DitConfig& m) {
+inline bool takes_guidance(const nn::ModelConfig& m) {
   const bool labels = m.num_classes != 0, numbers = !m.metadata.empty();
   return (labels || numbers) && (!labels || m.class_dropout > 0) && (!numbers || m.metadata_drop > 0);
 }
@@ -50,7 +50,7 @@ inline bool takes_guidance(const nn::DitConfig& m) {
 /// Errors:   InputError for settings that SamplerConfig::validate refuses, a label out of range, an image of another
 ///           size than the model takes, and guidance without a guide with a model that has neither classes nor metadata
 ///           or never trained without them
-std::vector<float> generate(ops::Context& ctx, nn::Dit& model, const diffusion::Config& config,
+std::vector<float> generate(ops::Context& ctx, nn::Model& model, const diffusion::Config& config,
                             const GenerateRequest& request, const GenerateProgress& progress = {});
 
 /// Why samples may not be finite, and what to try.
@@ -69,7 +69,7 @@ inline constexpr LikelyCause kDiverged{"the weights have probably diverged in tr
 void expect_finite(const std::vector<float>& images, int64_t n, int64_t first, const LikelyCause& cause);
 
 /// The peak memory of generate() for `batch` images at once with any labels, without the images themselves.
-size_t generate_bytes(nn::Dit& model, const diffusion::Config& config, const diffusion::SamplerConfig& sampler,
+size_t generate_bytes(nn::Model& model, const diffusion::Config& config, const diffusion::SamplerConfig& sampler,
                       int64_t batch);
 
 /// While it lives, the parameters' values are views of `arena` (the EMA, say) instead of the store's own values.

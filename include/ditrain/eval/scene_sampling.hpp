@@ -43,10 +43,10 @@ struct SceneRequest {
 /// Numerics: independent of workers; f32 sums in the order of the tiles
 /// Memory:   scene_bytes()
 /// Errors:   as generate(), and InputError for a scene that is smaller than the model's input
-std::vector<float> generate_scene(ops::Context& ctx, nn::Dit& model, const diffusion::Config& config,
+std::vector<float> generate_scene(ops::Context& ctx, nn::Model& model, const diffusion::Config& config,
                                   const SceneRequest& request, const GenerateProgress& progress = {});
 
 /// A bound of the memory that a pixel of a scene takes beside the model and its tiles, in bytes.
-size_t bytes_per_scene_pixel(const nn::DitConfig& model, const diffusion::SamplerConfig& sampler);
+size_t bytes_per_scene_pixel(const nn::ModelConfig& model, const diffusion::SamplerConfig& sampler);
 
 }  // namespace ditrain::eval

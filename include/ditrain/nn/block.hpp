@@ -47,9 +47,9 @@ struct BlockWeights {
 };
 
 /// The modules of the reference's DiTBlock, in its order.
-BlockWeights declare_block(const Declarations& block, const DitConfig& config);
-AttentionWeights declare_attention(const Declarations& block, const DitConfig& config);
-MlpWeights declare_mlp(const Declarations& block, const DitConfig& config);
+BlockWeights declare_block(const Declarations& block, const ModelConfig& config);
+AttentionWeights declare_attention(const Declarations& block, const ModelConfig& config);
+MlpWeights declare_mlp(const Declarations& block, const ModelConfig& config);
 
 /// The setting with which the model has a tensor of this name or, with `extra`, does not have it; "" if no setting
 /// decides.
@@ -60,17 +60,17 @@ std::string advice_on_attention(const std::string& name, bool extra);  ///< its 
 using ShapeInFile = std::function<const std::vector<int64_t>*(const std::string& name)>;
 /// Sets the variant of the blocks of a file whose width is in `config`, and mlp_ratio if that depends on it; no tensors
 /// tell of rotary embedding. Returns the width of a head if the tensors of the variant tell it, else 0.
-int64_t recognise_variant(const ShapeInFile& shape_of, DitConfig& config);
-int64_t recognise_attention(const ShapeInFile& shape_of, DitConfig& config);  ///< its part in the attention half
-void recognise_mlp(const ShapeInFile& shape_of, DitConfig& config);
+int64_t recognise_variant(const ShapeInFile& shape_of, ModelConfig& config);
+int64_t recognise_attention(const ShapeInFile& shape_of, ModelConfig& config);  ///< its part in the attention half
+void recognise_mlp(const ShapeInFile& shape_of, ModelConfig& config);
 
 /// Multiply-adds per image of q k^T and of the product with v.
-double attention_macs(const DitConfig& config);
+double attention_macs(const ModelConfig& config);
 
 /// The attention half, and the gradients of the block's adaLN modulation, which are complete when it has gone backward.
 class AttentionHalf final : public autograd::Node {
  public:
-  AttentionHalf(autograd::Tape& tape, const DitConfig& config, int64_t index, const BlockWeights& weights,
+  AttentionHalf(autograd::Tape& tape, const ModelConfig& config, int64_t index, const BlockWeights& weights,
                 const TokenStream& stream, ActivationRef modulation);
   int64_t samples() const override { return stream_.batch; }
   void forward_of(ops::Context& ctx, const Samples& s) override { compute(ctx, s); }
@@ -105,7 +105,7 @@ class AttentionHalf final : public autograd::Node {
 
 class MlpHalf final : public autograd::Node {
  public:
-  MlpHalf(autograd::Tape& tape, const DitConfig& config, int64_t index, const MlpWeights& weights,
+  MlpHalf(autograd::Tape& tape, const ModelConfig& config, int64_t index, const MlpWeights& weights,
           const TokenStream& stream, AttentionHalf& first_half);
   void set_output(ActivationRef x_BTC) { x_out_BTC_ = std::move(x_BTC); }
   int64_t samples() const override { return stream_.batch; }

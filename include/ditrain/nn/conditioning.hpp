@@ -15,7 +15,7 @@ struct ConditioningWeights {
   Parameter* label_table = nullptr;  ///< y_embedder.embedding_table.weight [classes + 1, C]; null: no labels
   std::vector<Parameter*> in_arena() const;
 };
-ConditioningWeights declare_conditioning(const Declarations& model, const DitConfig& config);
+ConditioningWeights declare_conditioning(const Declarations& model, const ModelConfig& config);
 
 inline constexpr int64_t kTimestepFrequencies = 256;
 
@@ -26,7 +26,7 @@ inline constexpr double kNumberScale = 1000;
 ///           embed = mlp2 silu(mlp0 timestep_embedding(.)); a number that is not known (NaN) adds nothing
 class Conditioning final : public autograd::Node {
  public:
-  Conditioning(autograd::Tape& tape, const DitConfig& config, const ConditioningWeights& weights,
+  Conditioning(autograd::Tape& tape, const ModelConfig& config, const ConditioningWeights& weights,
                const TokenStream& stream);
   void forward(ops::Context& ctx) override;
   void backward(ops::Context& ctx, Gradients gradients) override;

@@ -6,7 +6,7 @@
 //                                      .diffusers = {"attn1.to_out.0"}});
 //
 // Layers are declared in the order of the reference's __init__, which is that of its state dict. The order of the
-// arenas is another one: see Dit::Dit.
+// arenas is another one: see Network::in_arena.
 #pragma once
 #include "ditrain/nn/layers.hpp"
 
@@ -20,7 +20,7 @@ using autograd::ProductRows;
 /// SwiGLU) or of its inputs. A bias is split with the outputs.
 enum class Cut { kNone, kOutputs, kHalves, kThirds, kInputs };
 
-/// A linear layer, `name`.weight and `name`.bias. Biases start at 0.
+/// A linear layer, `name`.weight and `name`.bias.
 struct LinearDeclaration {
   std::string name = {};                        ///< within its module, "attn.qkv"
   Shape weight = {};                            ///< [N, K], or [N, ...]: K is what follows N
@@ -30,6 +30,8 @@ struct LinearDeclaration {
   int64_t stacked = 1;                                  ///< see Parameter
   Cut cut = Cut::kNone;
   bool offers_gradient = false;
+  bool has_bias = true;
+  Initial initial_bias = Initial::constant(0);
   std::vector<std::string> diffusers = {};  ///< see Parameter; without .weight and .bias
 };
 

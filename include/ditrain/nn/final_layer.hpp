@@ -11,14 +11,14 @@ struct FinalLayerWeights {
   LinearWeights adaLN;   ///< final_layer.adaLN_modulation.1 [2C, C]
   std::vector<Parameter*> in_arena() const { return norm.with({adaLN.w, adaLN.b, linear.w, linear.b}); }
 };
-FinalLayerWeights declare_final_layer(const Declarations& model, const DitConfig& config);
+FinalLayerWeights declare_final_layer(const Declarations& model, const ModelConfig& config);
 
 /// Math:     shift, scale = adaLN_modulation(c).chunk(2), by an AdalnModulation;
 ///           out = unpatchify(linear(modulate(norm(x), shift, scale)))
 class FinalLayer final : public autograd::Node {
  public:
-  FinalLayer(autograd::Tape& tape, const DitConfig& config, const FinalLayerWeights& weights, const TokenStream& stream,
-             ActivationRef modulation);
+  FinalLayer(autograd::Tape& tape, const ModelConfig& config, const FinalLayerWeights& weights,
+             const TokenStream& stream, ActivationRef modulation);
   void forward(ops::Context& ctx) override;
   /// Starts the gradients of the residual stream and of the conditioning.
   void backward(ops::Context& ctx, Gradients gradients) override;

@@ -6,7 +6,7 @@
 
 #include "ditrain/autograd/tape.hpp"
 #include "ditrain/base/condition.hpp"
-#include "ditrain/nn/dit_config.hpp"
+#include "ditrain/nn/model_config.hpp"
 #include "ditrain/nn/recompute.hpp"
 #include "ditrain/nn/tensor_parallel.hpp"
 #include "ditrain/ops/linear.hpp"
@@ -36,9 +36,10 @@ struct TokenStream;
 /// Weight [N, K] and bias [N] of a linear layer.
 struct LinearWeights {
   Parameter* w = nullptr;
-  Parameter* b = nullptr;
+  Parameter* b = nullptr;        ///< null: none
   DType products = DType::kF32;  ///< kBF16: forward and data gradient read the weight's bf16 copy
   const Tensor& weight() const { return products == DType::kBF16 ? w->value_bf16 : w->value; }
+  Tensor bias() const { return b != nullptr ? b->value : Tensor(); }
   void forward(ops::Context& ctx, const ops::LinearInput& x, const Tensor& y,
                const ops::LinearOutput& output = {}) const;
   void backward_weight(ops::Context& ctx, const ops::LinearInput& x, const Tensor& dy, Gradients gradients) const;

@@ -9,7 +9,7 @@
 namespace ditrain::nn {
 
 /// adaLN_modulation.1 [chunks C, C] of a module: the linear layer after the SiLU.
-LinearWeights declare_modulation(const Declarations& module, const DitConfig& config, int64_t chunks,
+LinearWeights declare_modulation(const Declarations& module, const ModelConfig& config, int64_t chunks,
                                  const std::string& diffusers);
 
 class AdalnModulation final : public autograd::Node {

@@ -14,14 +14,14 @@ struct NormWeights {
   /// In the order of an arena: before what the norm's node has besides.
   std::vector<Parameter*> with(std::vector<Parameter*> others) const;
 };
-NormWeights declare_norm(const Declarations& module, const std::string& name, const DitConfig& config);
+NormWeights declare_norm(const Declarations& module, const std::string& name, const ModelConfig& config);
 
 /// A norm as its node uses it. Shift and scale are chunks of the modulation of the same samples.
 class ModulatedNorm {
  public:
   ModulatedNorm() = default;
   /// Declares what the node keeps of it: "mean" and "rstd" + suffix, and the result, "h" + suffix, if `keeps_output`.
-  ModulatedNorm(autograd::Tape& tape, autograd::Node& node, const std::string& suffix, const DitConfig& config,
+  ModulatedNorm(autograd::Tape& tape, autograd::Node& node, const std::string& suffix, const ModelConfig& config,
                 const NormWeights& weights, const TokenStream& stream, KeepPolicy statistics, bool keeps_output);
   bool keeps_output() const { return h_BTC_ != nullptr; }
 

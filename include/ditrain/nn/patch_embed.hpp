@@ -9,12 +9,12 @@ struct PatchEmbedWeights {
   LinearWeights proj;              ///< x_embedder.proj: w [C, in + condition channels, P, P]
   std::vector<Parameter*> in_arena() const { return {proj.w, proj.b}; }
 };
-PatchEmbedWeights declare_patch_embed(const Declarations& model, const DitConfig& config);
+PatchEmbedWeights declare_patch_embed(const Declarations& model, const ModelConfig& config);
 
 /// Math:     x[b,t,:] = proj(patch t of image b and of its condition's) + pos_embed[t,:], the latter if there is one
 class PatchEmbed final : public autograd::Node {
  public:
-  PatchEmbed(autograd::Tape& tape, const DitConfig& config, const PatchEmbedWeights& weights,
+  PatchEmbed(autograd::Tape& tape, const ModelConfig& config, const PatchEmbedWeights& weights,
              const TokenStream& stream);
   void set_output(ActivationRef x_BTC) { x_BTC_ = std::move(x_BTC); }
   void forward(ops::Context& ctx) override;

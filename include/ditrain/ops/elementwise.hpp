@@ -5,7 +5,7 @@
 
 namespace ditrain::ops {
 
-inline constexpr float kLayerNormEps = 1e-6f;  // every LayerNorm of the reference; LightningDiT's RMSNorm
+inline constexpr float kLayerNormEps = 1e-6f;  // every LayerNorm of the reference DiT; LightningDiT's RMSNorm
 
 /// LayerNorm, or RMSNorm: without the mean, which is 0 then.
 enum class NormKind { kLayer, kRms };
@@ -27,6 +27,9 @@ struct NormTerms {
 void gelu_forward(Context& ctx, const Tensor& x, const Tensor& y);  ///< tanh GELU; y may be x
 /// Grads: dx = dy gelu'(x), overwritten; dx may be dy or x
 void gelu_backward(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dx);
+void gelu_erf_forward(Context& ctx, const Tensor& x, const Tensor& y);  ///< the GELU itself; y may be x
+/// Grads: dx = dy gelu'(x), overwritten; dx may be dy or x
+void gelu_erf_backward(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dx);
 void silu_forward(Context& ctx, const Tensor& x, const Tensor& y);  ///< y may be x
 void silu_backward(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dx);
 void add(Context& ctx, const Tensor& x, const Tensor& y);      ///< y += x
@@ -35,10 +38,11 @@ void to_bf16(Context& ctx, const Tensor& x, const Tensor& y);  ///< y = x rounde
 /// Math:     y[b,t,:] = (x[b,t,:] - mean[b,t]) rstd[b,t] (1 + scale[b,:]) + shift[b,:]
 /// Shapes:   x, y [B, T, C]; mean, rstd [B, T], written and kept for backward; shift, scale: chunks of [B, n C]
 void layer_norm_modulate_forward(Context& ctx, const Tensor& x, const Chunk& shift, const Chunk& scale, const Tensor& y,
-                                 const Tensor& mean, const Tensor& rstd, NormKind kind = NormKind::kLayer);
+                                 const Tensor& mean, const Tensor& rstd, NormKind kind = NormKind::kLayer,
+                                 float eps = kLayerNormEps);
 /// mean and rstd alone, bit-identical.
 void layer_norm_statistics(Context& ctx, const Tensor& x, const Tensor& mean, const Tensor& rstd,
-                           NormKind kind = NormKind::kLayer);
+                           NormKind kind = NormKind::kLayer, float eps = kLayerNormEps);
 /// Grads:    dx is added to; dshift, dscale (chunks of a gradient [B, n C]) are overwritten
 void layer_norm_modulate_backward(Context& ctx, const Tensor& x, const Tensor& mean, const Tensor& rstd,
                                   const Chunk& scale, const Tensor& dy, const Tensor& dx, const Chunk& dshift,
@@ -52,6 +56,15 @@ void join_weight(Context& ctx, const Chunk& shift, const Chunk& scale, const Ten
 ///           added to: the sum over samples, in their order, of what dscale was times (1 + scale)
 void split_weight_gradient(Context& ctx, const Chunk& scale, const Tensor& weight, const Chunk& dscale,
                            const Tensor& dweight, bool accumulate);
+
+/// Weight and bias [C] of a LayerNorm without modulation, as the ops above take shift and scale, [B, 2C]:
+/// Math:     joined[b,:] = bias | weight - 1
+/// Numerics: exact for weights in [0.5, 2]; else 1 + joined is off by up to 2^-24 more, relative to 1
+void join_affine(Context& ctx, const Tensor& weight, const Tensor& bias, const Tensor& joined);
+/// Grads:    dweight and dbias [C] are overwritten, or added to: sums over samples, in their order, of dscale and
+///           dshift, the chunks of djoined [B, 2C]
+void split_affine_gradient(Context& ctx, const Tensor& djoined, const Tensor& dweight, const Tensor& dbias,
+                           bool accumulate);
 
 /// Math:     y = x + gate h, the gate of a sample for all its tokens; y may be x
 void gate_residual_forward(Context& ctx, const Tensor& x, const Chunk& gate, const Tensor& h, const Tensor& y);

@@ -17,7 +17,7 @@
 namespace ditrain::plan {
 
 /// A sample as the model takes it.
-dataset::SampleShape model_shape(const nn::DitConfig& model);
+dataset::SampleShape model_shape(const nn::ModelConfig& model);
 
 /// What the files of a run say.
 struct InputFacts {

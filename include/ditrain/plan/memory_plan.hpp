@@ -6,7 +6,7 @@
 
 #include "ditrain/automem/plan.hpp"
 #include "ditrain/config/config.hpp"
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 #include "ditrain/plan/gradient_plan.hpp"
 #include "ditrain/plan/inputs.hpp"
 #include "ditrain/plan/placement.hpp"
@@ -32,11 +32,11 @@ std::string recompute_text(const config::Config& config);    ///< train.recomput
 nn::PassOptions pass_options(const config::Config& config);  ///< options of a training pass
 
 /// Temporaries of a step: those of the pass, and x_t, noise and gradient of the output of a micro-batch.
-size_t temporary_bytes(nn::DitPass& pass, const nn::DitConfig& model, int64_t micro_batch);
+size_t temporary_bytes(nn::ModelPass& pass, const nn::ModelConfig& model, int64_t micro_batch);
 
 /// Plans parameters and states, activations, sampling and loader queue (this rank's part of a shared replica) without
 /// allocating them. `model`, `gradients` and `automem` (null: nothing moves) are those of a RunPlan, see plan_run.
-MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Dit& model, const GradientPlan& gradients,
+MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Model& model, const GradientPlan& gradients,
                        const RankPlace& place, const InputFacts& facts, const automem::Plan* automem);
 
 /// Memory of code, libraries, MPI and packing buffers: resident bytes of a run with a tiny model, rounded up.

@@ -6,7 +6,7 @@
 
 #include "ditrain/config/replicas.hpp"
 #include "ditrain/dist/communicator.hpp"
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 
 namespace ditrain::plan {
 

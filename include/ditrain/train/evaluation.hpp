@@ -9,19 +9,19 @@
 #include "ditrain/eval/latent_codec.hpp"
 #include "ditrain/eval/sampling.hpp"
 #include "ditrain/eval/training_fid.hpp"
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 
 namespace ditrain::train {
 
 /// Collective. Results are added to `extra`, which goes into metrics.jsonl.
 struct Evaluation {
   const config::Config& config;
-  nn::Dit& model;
+  nn::Model& model;
   const dataset::Dataset& data;
   dist::Communicator& comm;
   ops::Context& ctx;
   Tensor ema;                              ///< the EMA weights, a whole arena
-  nn::Dit* guide = nullptr;                ///< sample.guide; null: not set
+  nn::Model* guide = nullptr;              ///< sample.guide; null: not set
   eval::LatentCodec* decoder = nullptr;    ///< decodes samples for the grid; null: not decoded
   eval::EncodedImages* encoded = nullptr;  ///< latents of `data`, if the model learns those
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "ditrain/nn/dit.hpp"
+#include "ditrain/nn/model.hpp"
 #include "ditrain/plan/rank_groups.hpp"
 #include "ditrain/plan/run_plan.hpp"
 #include "ditrain/train/leaf_sums.hpp"
@@ -40,7 +40,7 @@ class GradientSync {
  public:
   /// comm: the ranks that divide samples and sum gradients; group: the ranks that share this rank's replica, if any do.
   /// The plan outlives the object.
-  GradientSync(const plan::RunPlan& plan, nn::Dit& model, dist::Communicator& comm, ops::Context& ctx,
+  GradientSync(const plan::RunPlan& plan, nn::Model& model, dist::Communicator& comm, ops::Context& ctx,
                plan::TensorGroup* group);
   /// See TrainStep::allocate.
   void allocate(dist::NodeMemory* gradient_memory, const std::vector<int>& comm_pus);

@@ -31,7 +31,7 @@ class TrainStep {
   /// Declares the tape, and splits the work of ctx as the plan says; `allocate` allocates. The model's store must have
   /// been allocated for training. comm: the ranks that divide samples and sum gradients; group: the ranks that share
   /// this rank's replica, if any do.
-  TrainStep(const plan::RunPlan& plan, nn::Dit& model, dist::Communicator& comm, ops::Context& ctx,
+  TrainStep(const plan::RunPlan& plan, nn::Model& model, dist::Communicator& comm, ops::Context& ctx,
             plan::TensorGroup* group = nullptr);
   /// gradient_memory: holds the store's gradients if ranks share it (dist.engine); it must outlive the step. comm_pus:
   /// cores reserved for communication; empty: it shares those of the workers. automem: provides the store's arenas if
@@ -84,13 +84,13 @@ class TrainStep {
   std::string agree_on_name(const std::string& mine);
 
   const plan::RunPlan plan_;
-  nn::Dit& model_;
+  nn::Model& model_;
   dist::Communicator& comm_;
   ops::Context& ctx_;
   std::unique_ptr<diffusion::Process> process_;
   diffusion::Shape shape_;
   GradientSync sync_;
-  nn::DitPass pass_;
+  nn::ModelPass pass_;
   Tensor noise_;
   std::vector<double> time_;  // of the samples of the micro-batch
   std::vector<diffusion::LossTerms> terms_;

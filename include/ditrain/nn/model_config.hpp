@@ -1,5 +1,4 @@
-// Sizes of a Diffusion Transformer (Peebles and Xie, "Scalable Diffusion Models with Transformers"; reference
-// models.py).
+// Architecture and sizes of a model.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -9,6 +8,11 @@
 #include "ditrain/base/words.hpp"
 
 namespace ditrain::nn {
+
+/// The architecture (model.kind): each has a row in src/nn/models.cpp.
+enum class ModelKind { kDit, kUvit };
+inline constexpr Word<ModelKind> kModelKinds[] = {{"dit", ModelKind::kDit}, {"uvit", ModelKind::kUvit}};
+constexpr std::span<const Word<ModelKind>> words_of(ModelKind) { return kModelKinds; }
 
 /// Normalisation of queries and keys over the width of a head, before the attention (model.qk_norm): RMSNorm with a
 /// scale, or LayerNorm with scale and shift. It bounds attention scores, which keeps bf16 training stable.
@@ -36,8 +40,9 @@ constexpr std::span<const Word<Position>> words_of(Position) { return kPositions
 /// model.
 inline constexpr int64_t kClassesOfData = -1;
 
-struct DitConfig {
-  std::string name = "DiT-S/2";  ///< DiT-{S,B,L,XL}/{2,4,8}, or "custom" for the sizes given below
+struct ModelConfig {
+  ModelKind kind = ModelKind::kDit;
+  std::string name = "DiT-S/2";  ///< one of model_names(kind), or "custom" for the sizes given below
   int64_t input_height = 32, input_width = 32;
   int64_t in_channels = 4;
   int64_t condition_channels = 0;  ///< of an image that is given beside the noisy one and not predicted
@@ -73,15 +78,18 @@ struct DitConfig {
   int64_t label_rows() const { return num_classes == 0 ? 0 : num_classes + (class_dropout > 0 ? 1 : 0); }
 };
 
-/// The names that `apply_name` knows, "DiT-S/2" ... "DiT-XL/8", then "custom".
+/// The names that `apply_name` knows for an architecture, "DiT-S/2" ... "DiT-XL/8", then "custom"; or for all of them.
+std::vector<std::string> model_names(ModelKind kind);
 std::vector<std::string> model_names();
+/// "dit (...) or ...", for help texts.
+std::string describe_model_kinds();
 
 /// Fills hidden_size, depth, num_heads and patch_size from config.name; "custom" leaves them as they are.
-/// Errors:   InputError for an unknown name, with the nearest one
-void apply_name(DitConfig& config);
+/// Errors:   InputError for a name that config.kind does not have, with the nearest one, or the kind that has it
+void apply_name(ModelConfig& config);
 
 /// Checks that the sizes fit together (patch divides both sides, heads divide the width, width divisible by 4, ...).
 /// Errors:   InputError "[model] ..."
-void validate(const DitConfig& config);
+void validate(const ModelConfig& config);
 
 }  // namespace ditrain::nn

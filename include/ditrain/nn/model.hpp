@@ -1,0 +1,161 @@
+// A network that removes noise, behind one interface. Programs, plans, training and sampling know Model and ModelPass
+// and nothing of the architecture that model.kind names. An architecture is a Network: one file, with a row in
+// src/nn/models.cpp. It declares its parameters (declarations.hpp), records its nodes on a tape and counts its work;
+// memory plans, tiers, gradients, checkpoints and exports follow from that.
+//
+//   Model model(config);
+//   model.parameters().allocate(ParameterStore::For::kTraining);
+//   initialise(model, seed);
+//   ModelPass pass(model, batch, Mode::kTraining);  pass.allocate();
+//   fill pass.image(), pass.t(), pass.conditions();
+//   pass.forward(ctx);  fill pass.dout() from pass.out();  pass.backward(ctx);
+#pragma once
+#include <memory>
+
+#include "ditrain/nn/declarations.hpp"
+
+namespace ditrain::nn {
+
+/// How a pass runs.
+struct PassOptions {
+  bool want_input_gradient = false;
+  Recompute recompute = Recompute::kSelective;
+  /// kBF16: GEMMs in bf16 with f32 sums, and stored activations in bf16; needs ParameterStore::values_bf16. The
+  /// residual stream, statistics, conditioning, embedders and all gradients of parameters stay f32.
+  DType precision = DType::kF32;
+  /// Is offered the gradients of layers with one row per sample (adaLN); must outlive the pass.
+  const WeightGradientSink* sink = nullptr;
+  std::vector<Recompute> recompute_of_blocks = {};  ///< instead of `recompute`; empty: the same for all
+  /// Inference only, of a model that has_modulations: the pass embeds no times, labels and numbers,
+  /// ModelPass::modulate gives it the modulations of a table.
+  bool given_modulations = false;
+};
+
+/// Values that the GEMMs of one block read in a forward pass: weights, and inputs per image. What is computed for all
+/// blocks at once does not count.
+struct ProductReads {
+  double weights = 0, inputs = 0;
+};
+
+/// A pass while a network records it.
+struct PassRecord {
+  autograd::Tape& tape;
+  const PassOptions& options;
+  TokenStream stream;  ///< batch, inputs, types, ranks and sink are set; what blocks keep: see keep_of_block
+  // What the network fills in.
+  ActivationRef image = {};                     ///< [B, in, H, W], input
+  ActivationRef dimage = {};                    ///< its gradient, if options.want_input_gradient
+  ActivationRef out = {}, dout = {};            ///< [B, O, H, W]; dout: in training, written by the caller
+  std::vector<ActivationRef> modulations = {};  ///< as those of Network::record_modulations
+
+  /// Sets in the stream what a block stores and what it recomputes. Call it before its nodes are recorded.
+  void keep_of_block(int64_t block);
+};
+
+/// An architecture. It has declared its parameters when it is made.
+class Network {
+ public:
+  virtual ~Network() = default;
+  Network() = default;
+  Network(const Network&) = delete;
+  Network& operator=(const Network&) = delete;
+
+  /// All trainable parameters, node after node of a pass: backward goes from the end to the start, so that gradients
+  /// become final in the reverse order.
+  virtual std::vector<Parameter*> in_arena() const = 0;
+  virtual void record(PassRecord& pass) const = 0;
+  /// Multiply-adds of one forward pass of one image: all linear layers and attention.
+  virtual double forward_macs() const = 0;
+  virtual ProductReads block_reads() const = 0;
+
+  /// What depends on times and conditions alone: tensors [B, ...] that a ModulationTable computes for many steps of a
+  /// sampler at once. A network may have none.
+  virtual bool has_modulations() const { return false; }
+  virtual std::vector<ActivationRef> record_modulations(autograd::Tape&, TokenStream&) const { return {}; }
+};
+
+class Model {
+ public:
+  /// Lays out the parameters, or those of one of the ranks that share them; allocates nothing.
+  /// Errors: InputError if the sizes do not fit together; LogicFault if heads or MLP width do not divide over the ranks
+  explicit Model(const ModelConfig& config, const TensorParallel& tensor = {});
+
+  const ModelConfig& config() const { return config_; }
+  const TensorParallel& tensor_parallel() const { return tensor_; }
+  autograd::ParameterStore& parameters() { return parameters_; }
+  const Network& network() const { return *network_; }
+  bool has_modulations() const { return network_->has_modulations(); }
+
+ private:
+  ModelConfig config_;
+  TensorParallel tensor_;
+  autograd::ParameterStore parameters_;
+  std::unique_ptr<Network> network_;
+};
+
+/// Initialises every parameter as it declares, which together is what the reference's initialisation does. Each has a
+/// random stream of its own: (seed, number in the state dict). Ranks that share the model get their parts of the same
+/// numbers.
+void initialise(Model& model, uint64_t seed);
+
+/// Network::forward_macs of a model: as in the DiT paper's "Gflops". Training work is 6 x this in FLOP (backward is
+/// twice the forward; a multiply-add is 2 FLOP).
+double forward_macs(const ModelConfig& config);
+ProductReads block_reads(const ModelConfig& config);
+
+/// The modulations of a model for pairs of a time and a condition, in rows: computed for many steps of a sampler at
+/// once, as they depend on nothing else. DiT: shifts, scales and gates, which read the weights of a third of the model.
+/// Numerics: a row is bit-identical to what a pass with this time, label and numbers computes
+class ModulationTable {
+ public:
+  /// Allocates nothing. The model has to outlive the table. Errors: LogicFault unless it has_modulations
+  ModulationTable(Model& model, int64_t rows);
+  size_t bytes() const { return tape_.temporary_bytes(); }
+  void allocate() { tape_.allocate(); }
+
+  std::vector<double>& t() const { return stream_.inputs->t; }                       ///< [rows], input
+  std::vector<Condition>& conditions() const { return stream_.inputs->conditions; }  ///< [rows], input
+  void compute(ops::Context& ctx) { tape_.forward(ctx); }
+
+ private:
+  friend class ModelPass;
+  autograd::Tape tape_{autograd::Mode::kInference};
+  TokenStream stream_;
+  std::vector<ActivationRef> modulations_;
+};
+
+/// A tape of the model for one batch size, which a training step or a sampler replays.
+class ModelPass {
+ public:
+  /// Declares all activations; allocates nothing, so that the memory plan can be read first. Ranks that share a model
+  /// all run the pass, each with one cluster of workers.
+  ModelPass(Model& model, int64_t batch, autograd::Mode mode, const PassOptions& options = {});
+  void allocate(StorageSource* kept = nullptr) { tape_.allocate(memory::system_memory(), kept); }
+
+  int64_t batch() const { return batch_; }
+  Tensor image() const { return image_->tensor; }                             ///< [B, in, H, W], input
+  std::vector<double>& t() const { return inputs_->t; }                       ///< [B], input
+  std::vector<Condition>& conditions() const { return inputs_->conditions; }  ///< [B], input: see PassInputs
+  Tensor out() const { return out_->tensor; }                                 ///< [B, O, H, W]
+  Tensor dout() const { return dout_->tensor; }                               ///< [B, O, H, W], input of backward
+  Tensor dimage() const { return dimage_->tensor; }                           ///< only if options.want_input_gradient
+
+  /// Takes the modulations of each sample from a row of the table [B]; only if options.given_modulations. Forward reads
+  /// them then instead of t(), labels and numbers.
+  void modulate(ops::Context& ctx, const ModulationTable& table, const std::vector<int64_t>& row_of_sample);
+  void forward(ops::Context& ctx);
+  void backward(ops::Context& ctx, autograd::Gradients gradients = autograd::Gradients::kAdd) {
+    tape_.backward(ctx, gradients);
+  }
+  autograd::Tape& tape() { return tape_; }
+
+ private:
+  autograd::Tape tape_;
+  int64_t batch_;
+  std::shared_ptr<PassInputs> inputs_;
+  bool alone_, given_modulations_;
+  ActivationRef image_, dimage_, out_, dout_;
+  std::vector<ActivationRef> modulations_;
+};
+
+}  // namespace ditrain::nn

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# What `cmake --install` puts where: programs that find the installed configs by name, man pages and completion for each.
+#   tests/e2e/install_test.sh BUILD      BUILD is a build folder with all programs
+set -euo pipefail
+build=$(realpath "$1")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cmake --install "$build" --prefix "$work/prefix" >"$work/log"
+cd "$work"  # where no configs are
+fail() { echo "install_test: $1" >&2; exit 1; }
+programs=0
+for program in prefix/bin/dit*; do
+  name=$(basename "$program")
+  grep -q "^\.TH ${name^^} 1 " "prefix/share/man/man1/$name.1" || fail "$name has no man page"
+  (source "prefix/share/bash-completion/completions/$name" && complete -p "$name" >"$work/completion") ||
+    fail "$name has no completion"
+  programs=$((programs + 1))
+done
+[[ $programs -eq 8 ]] || fail "$programs programs are installed, expected 8"
+prefix/bin/ditrain --config quickstart.yaml --print-config >"$work/config" || fail "the installed config is not found"
+grep -q "steps: 5000" "$work/config" || fail "the installed config is another one"

@@ -1,0 +1,248 @@
+// U-ViT against a model written from the paper (scripts/make_uvit_fixture.py), its public names and sizes, and the same
+// bits for any team, precision and recomputation.
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/nn/model.hpp"
+#include "ditrain/weights/safetensors.hpp"
+#include "support/compare.hpp"
+#include "support/random_tensor.hpp"
+
+using namespace ditrain;
+using namespace ditrain::test;
+using autograd::Mode;
+using autograd::ParameterStore;
+
+namespace {
+
+nn::ModelConfig tiny() {
+  nn::ModelConfig c;
+  c.kind = nn::ModelKind::kUvit, c.name = "custom";
+  c.input_height = c.input_width = 8, c.in_channels = 3, c.patch_size = 2, c.learn_sigma = false;
+  c.hidden_size = 32, c.depth = 5, c.num_heads = 2, c.num_classes = 10;
+  return c;
+}
+
+nn::ModelConfig named(const char* name) {
+  nn::ModelConfig c;
+  c.kind = nn::ModelKind::kUvit, c.name = name, c.learn_sigma = false;
+  nn::apply_name(c);
+  return c;
+}
+
+const weights::SafetensorsFile& fixture() {
+  static const weights::SafetensorsFile file(DITRAIN_GOLDEN_DIR "/uvit/uvit_tiny.safetensors");
+  return file;
+}
+std::vector<double> fixture(const std::string& name) { return weights::to_f64(fixture().tensor(name)); }
+void load(const std::string& name, const Tensor& to) {
+  const std::vector<double> values = fixture(name);
+  copy(from_values(to.shape(), {values.begin(), values.end()}), to);
+}
+std::vector<double> values_of(const Tensor& t) {
+  const std::vector<float> values = to_vector(t);
+  return {values.begin(), values.end()};
+}
+
+struct Crew {
+  int workers = 1, clusters = 1;
+  ops::Cut cut = ops::Cut::kSamples;
+};
+
+// The model of the fixture.
+struct Rig {
+  explicit Rig(const nn::PassOptions& options = {}, const Crew& crew = {}, Mode mode = Mode::kTraining)
+      : model(tiny()),
+        team({.num_workers = crew.workers, .num_clusters = crew.clusters}),
+        ctx(team, crew.cut),
+        pass(model, 2, mode, options) {
+    model.parameters().allocate(ParameterStore::For::kTraining, options.precision);
+    for (autograd::Parameter* p : model.parameters().state_dict()) load(p->name, p->value);
+    if (options.precision == DType::kBF16) copy(model.parameters().values, model.parameters().values_bf16);
+    pass.allocate();
+    load("in.image", pass.image());
+    pass.t() = fixture("in.t");
+    const std::vector<double> labels = fixture("in.y");
+    for (size_t b = 0; b < labels.size(); ++b) pass.conditions()[b].label = int64_t(labels[b]);
+  }
+  void run() {
+    pass.forward(ctx);
+    load("in.dout", pass.dout());
+    pass.backward(ctx, autograd::Gradients::kOverwrite);
+  }
+  // Output, gradient of the image and of all parameters.
+  std::vector<float> results() {
+    std::vector<float> all = to_vector(pass.out());
+    const auto append = [&](const Tensor& t) {
+      for (const float v : to_vector(t)) all.push_back(v);
+    };
+    append(pass.dimage());
+    append(model.parameters().grads);
+    return all;
+  }
+  nn::Model model;
+  parallel::Team team;
+  ops::Context ctx;
+  nn::ModelPass pass;
+};
+
+}  // namespace
+
+TEST_CASE("a U-ViT's output and gradients are those of the paper's model in f64") {
+  const nn::Recompute recompute = GENERATE(nn::Recompute::kNone, nn::Recompute::kSelective, nn::Recompute::kBlock);
+  CAPTURE(int(recompute));
+  Rig rig({.want_input_gradient = true, .recompute = recompute});
+  rig.run();
+  CHECK(compare(values_of(rig.pass.out()), fixture("out"), 1e-5));
+  CHECK(compare(values_of(rig.pass.dimage()), fixture("grad.in.image"), 1e-5));
+  for (const autograd::Parameter* p : rig.model.parameters().state_dict()) {
+    INFO(p->name);
+    CHECK(compare(values_of(p->grad), fixture("grad." + p->name), 1e-5));
+  }
+  // The file has no other tensors than those of the model, its inputs, its output and their gradients.
+  CHECK(fixture().tensors().size() == 2 * rig.model.parameters().state_dict().size() + 6);
+  // A second micro-batch adds its gradients.
+  const std::vector<float> once = to_vector(rig.model.parameters().grads);
+  rig.pass.forward(rig.ctx);
+  load("in.dout", rig.pass.dout());
+  rig.pass.backward(rig.ctx);
+  std::vector<double> twice(once.begin(), once.end());
+  for (double& g : twice) g *= 2;
+  CHECK(compare(values_of(rig.model.parameters().grads), twice, 1e-6));
+}
+
+TEST_CASE("a U-ViT gives the same bits for any team, cut and recomputation, and without backward") {
+  const nn::PassOptions options{.want_input_gradient = true};
+  Rig one(options);
+  one.run();
+  const std::vector<float> results = one.results();
+  for (const Crew& crew : {Crew{3}, Crew{2, 2}, Crew{4, 2, ops::Cut::kN}}) {
+    CAPTURE(crew.workers, crew.clusters);
+    Rig rig(options, crew);
+    rig.run();
+    CHECK(rig.results() == results);
+  }
+  using nn::Recompute;
+  nn::PassOptions mixed = options;
+  mixed.recompute_of_blocks = {Recompute::kBlock, Recompute::kNone, Recompute::kSelective, Recompute::kBlock,
+                               Recompute::kNone};
+  Rig rig(mixed);
+  rig.run();
+  CHECK(rig.results() == results);
+  Rig inference({}, {2, 2}, Mode::kInference);
+  inference.pass.forward(inference.ctx);
+  CHECK(to_vector(inference.pass.out()) == to_vector(one.pass.out()));
+}
+
+TEST_CASE("a U-ViT in bf16 differs by roundings") {
+  Rig rig({.want_input_gradient = true, .precision = DType::kBF16});
+  rig.run();
+  CHECK(compare(values_of(rig.pass.out()), fixture("out"), 0.03));
+  CHECK_FALSE(compare(values_of(rig.pass.out()), fixture("out"), 1e-4));
+  for (const char* name : {"in_blocks.0.attn.qkv.weight", "out_blocks.1.skip_linear.weight", "pos_embed"})
+    CHECK(compare(values_of(rig.model.parameters().find(name).grad), fixture("grad." + std::string(name)), 0.05));
+}
+
+TEST_CASE("U-ViTs have the public names, in the order of the state dict, and the published sizes and work") {
+  nn::Model small(named("U-ViT-S/2"));
+  const auto all = small.parameters().state_dict();
+  REQUIRE(all.size() == 4 + 13 * 11 + 6 * 2 + 6);
+  std::vector<std::string> first;
+  for (size_t i = 0; i < 15; ++i) first.push_back(all[i]->name);
+  CHECK(first ==
+        std::vector<std::string>{"pos_embed", "patch_embed.proj.weight", "patch_embed.proj.bias", "label_emb.weight",
+                                 "in_blocks.0.norm1.weight", "in_blocks.0.norm1.bias", "in_blocks.0.attn.qkv.weight",
+                                 "in_blocks.0.attn.proj.weight", "in_blocks.0.attn.proj.bias",
+                                 "in_blocks.0.norm2.weight", "in_blocks.0.norm2.bias", "in_blocks.0.mlp.fc1.weight",
+                                 "in_blocks.0.mlp.fc1.bias", "in_blocks.0.mlp.fc2.weight", "in_blocks.0.mlp.fc2.bias"});
+  CHECK(all.back()->name == "final_layer.bias");
+  CHECK(small.parameters().find("pos_embed").shape == Shape{1, 258, 512});
+  CHECK(small.parameters().find("out_blocks.5.skip_linear.weight").shape == Shape{512, 1024});
+  CHECK(small.parameters().find("mid_block.attn.qkv.weight").shape == Shape{1536, 512});
+  // Table 1 of the paper: millions of parameters, with Table 7's Gflops.
+  CHECK(double(nn::Model(named("U-ViT-L/2")).parameters().num_parameters()) * 1e-6 == Approx(287).epsilon(0.01));
+  CHECK(double(nn::Model(named("U-ViT-H/2")).parameters().num_parameters()) * 1e-6 == Approx(501).epsilon(0.01));
+  CHECK(nn::forward_macs(named("U-ViT-L/2")) * 1e-9 == Approx(77).epsilon(0.01));
+  CHECK(nn::forward_macs(named("U-ViT-H/2")) * 1e-9 == Approx(133).epsilon(0.01));
+  CHECK(nn::block_reads(named("U-ViT-S/2")).weights == 12.0 * 512 * 512);
+}
+
+TEST_CASE("a U-ViT keeps 10 values per block, and the input and the gradient of each skip") {
+  const auto kept = [](nn::Recompute recompute, bool skips) {
+    nn::Model model(named("U-ViT-S/2"));
+    nn::ModelPass pass(model, 1, Mode::kTraining, {.recompute = recompute});
+    size_t bytes = 0;
+    for (const auto& node : pass.tape().nodes())
+      if (node->name().starts_with("out_blocks.2."))
+        for (const auto& a : node->kept())
+          if (node->name().ends_with("skip_linear") == skips) bytes += a->bytes();
+    return double(bytes) / (4.0 * 258 * 512);
+  };
+  CHECK(kept(nn::Recompute::kSelective, true) == 2);
+  CHECK(kept(nn::Recompute::kSelective, false) == Approx(10).epsilon(0.03));
+  CHECK(kept(nn::Recompute::kNone, false) == Approx(16).epsilon(0.03));
+  CHECK(kept(nn::Recompute::kBlock, false) == Approx(1).epsilon(0.03));
+}
+
+TEST_CASE("a U-ViT starts as the public implementation does") {
+  nn::Model model(named("U-ViT-S/2"));
+  model.parameters().allocate(ParameterStore::For::kInference);
+  nn::initialise(model, 3);
+  const auto deviation = [&](const std::string& name) {
+    const Tensor& t = model.parameters().find(name).value;
+    return std::sqrt(dot(t, t) / double(t.size()));
+  };
+  CHECK(deviation("pos_embed") == Approx(0.02).epsilon(0.02));
+  CHECK(deviation("in_blocks.3.attn.qkv.weight") == Approx(0.02).epsilon(0.02));
+  CHECK(deviation("out_blocks.0.skip_linear.weight") == Approx(0.02).epsilon(0.02));
+  CHECK(deviation("label_emb.weight") == Approx(1).epsilon(0.02));
+  CHECK(deviation("patch_embed.proj.weight") == Approx(1 / std::sqrt(3.0 * 16)).epsilon(0.03));  // U(-1/4, 1/4)
+  CHECK(deviation("patch_embed.proj.bias") == Approx(1 / std::sqrt(3.0 * 16)).epsilon(0.1));
+  CHECK(deviation("norm.weight") == 1);
+  CHECK(deviation("in_blocks.0.mlp.fc1.bias") == 0);
+}
+
+TEST_CASE("a U-ViT without labels has one token more than the image, and its node slices cover the arena") {
+  nn::ModelConfig c = tiny();
+  c.num_classes = 0, c.learn_sigma = true;
+  nn::Model model(c);
+  CHECK(model.parameters().find("pos_embed").shape == Shape{1, 17, 32});
+  nn::ModelPass pass(model, 1, Mode::kTraining);
+  int64_t end = model.parameters().arena_size();
+  for (auto it = pass.tape().nodes().rbegin(); it != pass.tape().nodes().rend(); ++it) {
+    CHECK((*it)->parameter_slice().end == end);
+    end = (*it)->parameter_slice().begin;
+  }
+  CHECK(end == 0);
+}
+
+TEST_CASE("settings that a U-ViT does not have are refused") {
+  const auto refusal = [](const std::function<void(nn::ModelConfig&)>& change) {
+    nn::ModelConfig c = tiny();
+    change(c);
+    try {
+      nn::apply_name(c);
+      nn::validate(c);
+    } catch (const InputError& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  using Catch::Contains;
+  CHECK(refusal([](auto&) {}) == "");
+  CHECK_THAT(refusal([](auto& c) { c.depth = 4; }), Contains("model.depth of a U-ViT; got 4, expected odd"));
+  CHECK_THAT(refusal([](auto& c) { c.depth = 1; }), Contains("got 1, expected odd, at least 3"));
+  CHECK_THAT(refusal([](auto& c) { c.norm = nn::Norm::kRms; }), Contains("model.norm of a U-ViT; got rms"));
+  CHECK_THAT(refusal([](auto& c) { c.mlp = nn::Mlp::kSwiglu; }), Contains("model.mlp of a U-ViT; got swiglu"));
+  CHECK_THAT(refusal([](auto& c) { c.qk_norm = nn::QkNorm::kRms; }), Contains("model.qk_norm of a U-ViT; got rms"));
+  CHECK_THAT(refusal([](auto& c) { c.position = nn::Position::kRope; }), Contains("model.position of a U-ViT"));
+  CHECK_THAT(refusal([](auto& c) { c.condition_channels = 2; }), Contains("data.condition of a U-ViT; got 2 channels"));
+  CHECK_THAT(refusal([](auto& c) { c.name = "DiT-S/2"; }),
+             Contains("U-ViT-{S,S-Deep,M,L,H}/{2,4} or custom") && Contains("model.kind: dit, which has this name"));
+  CHECK_THAT(refusal([](auto& c) { c.name = "U-ViT-S2"; }), Contains("U-ViT-S/2"));
+  nn::Model model(tiny());
+  CHECK_FALSE(model.has_modulations());
+  CHECK_THROWS_AS(nn::ModulationTable(model, 3), LogicFault);
+  CHECK_THROWS_AS(nn::ModelPass(model, 1, Mode::kInference, {.given_modulations = true}), LogicFault);
+}

@@ -1,0 +1,101 @@
+// How long a step takes, as predicted from counts of work and rates of the machine.
+#include "ditrain/plan/step_time.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "ditrain/nn/model.hpp"
+#include "recompute_config.hpp"
+
+using namespace ditrain;
+using Catch::Contains;
+
+namespace {
+
+plan::RunPlan plan_of(const config::Config& wanted, int ranks = 1, std::vector<int> clusters = {1}) {
+  config::Config config = wanted;
+  config.model.num_classes = 1000;
+  return plan::plan_run(config, ranks, {.cluster_sizes = std::move(clusters)});
+}
+
+// A second for each 1e9 of a count, or none.
+plan::MachineRates rates(double gemm, double attention, double values, double parameters) {
+  plan::MachineRates r;
+  r.gemm_s = gemm * 1e-9, r.attention_mac_s = attention * 1e-9, r.value_s = values * 1e-9;
+  r.parameter_s = parameters * 1e-9;
+  return r;
+}
+
+}  // namespace
+
+TEST_CASE("the work of a step is that of the model, its samples and its recomputation") {
+  const plan::RunPlan selective = plan_of(test::config_of("selective"));
+  const plan::StepWork work = work_of(selective);
+  const double macs = nn::forward_macs(selective.config.model);
+  CHECK(work.gemm_flop + 6 * work.attention_macs == Approx(6 * macs * 8));
+  CHECK(work.attention_macs == Approx(8 * 12 * 2.0 * 256 * 256 * 384));
+  CHECK(work.values == 8 * 12 * 256 * 384.0);
+  CHECK(work.gemm_flop_per_width == Approx(work.gemm_flop / 384));
+  CHECK((work.parameters > 32e6 && work.parameters < 34e6 && work.summed == 0));
+  const plan::StepWork block = work_of(plan_of(test::config_of("block")));
+  CHECK(block.gemm_flop == Approx(work.gemm_flop * 4 / 3));
+  const plan::StepWork half = work_of(plan_of(test::config_of("selective", 4), 2));
+  CHECK(half.gemm_flop == Approx(work.gemm_flop / 2));
+  CHECK((half.parameters == work.parameters && half.summed == work.parameters));
+  config::Config shards = test::config_of("selective", 4);
+  shards.dist.shard_optimizer = true;
+  CHECK(work_of(plan_of(shards, 2)).parameters == work.parameters / 2);
+}
+
+TEST_CASE("a step takes its work times the rates, divided by the workers of a rank") {
+  const plan::RunPlan plan = plan_of(test::config_of("selective"));
+  const plan::StepWork work = work_of(plan);
+  const plan::StepTime time = predict_step(plan, rates(1, 2, 3, 4));
+  CHECK(time.gemm_s == Approx(work.gemm_flop * 1e-9));
+  CHECK(time.attention_s == Approx(work.attention_macs * 2e-9));
+  CHECK(time.values_s == Approx(work.values * 3e-9));
+  CHECK(time.update_s == Approx(work.parameters * 4e-9));
+  CHECK(time.sums_s == 0);
+  CHECK(time.total_s() == Approx(time.compute_s() + time.update_s));
+  const plan::RunPlan more = plan_of(test::config_of("selective"), 1, {2, 2});
+  CHECK(predict_step(more, rates(1, 2, 3, 4)).total_s() == Approx(time.total_s() / 4));
+  CHECK(predict_step(plan_of(test::config_of("selective", 4), 2), rates(1, 2, 3, 4)).sums_s > 0);
+}
+
+TEST_CASE("samples and validation are counted in passes over the model") {
+  config::Config config = test::config_of("selective");
+  config.train.steps = 10, config.model.learn_sigma = false;
+  const plan::StepTime step = predict_step(plan_of(config), rates(1, 0, 0, 0));
+  CHECK(predict_evaluation(plan_of(config), step) == 0);
+  const double forward_s = step.compute_s() / 3 / 8;
+  config.eval.every_steps = 4, config.eval.num_images = 5;  // after steps 4, 8 and 10, with the right and a wrong label
+  CHECK(predict_evaluation(plan_of(config), step) == Approx(3 * 5 * 2 * forward_s));
+  config.eval.every_steps = 0;
+  config.sample.every_steps = 10, config.sample.num_images = 3, config.sample.steps = "20";
+  CHECK(predict_evaluation(plan_of(config), step) == Approx(3 * 20 * forward_s));
+  config.sample.cfg_scale = 4;
+  CHECK(predict_evaluation(plan_of(config), step) == Approx(3 * 20 * 2 * forward_s));
+}
+
+TEST_CASE("a dry run says time, checkpoints, disk and what would shorten the run") {
+  config::Config config = test::config_of("block");
+  config.train.steps = 3600, config.checkpoint.every_steps = 1000, config.checkpoint.keep_last = 2;
+  const plan::RunPlan plan = plan_of(config);
+  plan::MachineRates r = rates(1, 0, 0, 0), fast = r;
+  r.gemm_s = 1 / work_of(plan).gemm_flop, fast.gemm_s = r.gemm_s / 2;
+  const std::string text = describe_time(plan, r, &fast, "/nowhere/yet");
+  INFO(text);
+  CHECK_THAT(text,
+             Contains("step         1 s, 8 images/s: GEMMs 100 %") && Contains("3600 steps   1 h 0 min, and 0 s of"));
+  CHECK_THAT(text, Contains("up to 3 at a time take 1.4") && Contains(" free in /nowhere/yet\n"));
+  CHECK_THAT(text, Contains("--set train.precision=bf16: 0.5 s per step") &&
+                       Contains("--set train.recompute=selective: 0.75 s per step"));
+  CHECK(describe_time(plan, r, &r, ".").find("bf16") == std::string::npos);  // no faster
+}
+
+TEST_CASE("the rates of this machine are measured in a moment") {
+  parallel::Team team({.num_workers = 1});
+  const plan::MachineRates r = plan::measure_rates(team, DType::kF32);
+  CHECK((r.gemm_s > 1e-13 && r.gemm_s < 1e-8));  // 10 TFLOP/s ... 0.1 GFLOP/s of a core
+  CHECK((r.attention_mac_s > 0 && r.value_s > 0 && r.parameter_s > 0 && r.overhead >= 1));
+  CHECK((r.gemm_per_width_s >= 0 && r.attention_value_s >= 0));
+}
