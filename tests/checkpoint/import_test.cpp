@@ -11,6 +11,7 @@
 #include "ditrain/checkpoint/export.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/diffusion/registry.hpp"
+#include "ditrain/nn/patch_embed.hpp"
 #include "ditrain/optim/optimizer.hpp"
 #include "ditrain/weights/safetensors.hpp"
 #include "eval/tiny_model.hpp"
