@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <optional>
+#include <sstream>
 #include <tuple>
 
 #include "ditrain/base/clock.hpp"
@@ -17,6 +18,7 @@
 #include "ditrain/config/program.hpp"
 #include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/dataset/kinds.hpp"
+#include "ditrain/dataset/raster_metadata.hpp"
 #include "ditrain/eval/band_picture.hpp"
 #include "ditrain/eval/label_check.hpp"
 #include "ditrain/eval/latent_codec.hpp"
@@ -79,10 +81,13 @@ config::CommandLine make_command_line() {
        {"condition", "FILE",
         "a raster with the bands that the model is given (data.condition): the whole scene is sampled in overlapping "
         "tiles, --num times (default 1), into georeferenced rasters; without it such a model draws nothing"},
+       {"metadata", "LIST|FILE.csv",
+        "numbers for a model of model.metadata: month=7,year=2020, or a table with a line of names and a line for each "
+        "sample, in turn; what is left out is not known"},
        {"like", "FILE",
         "a raster that lends GeoTIFFs its CRS, origin and pixel size, and to bands of the same name the scale and "
         "offset "
-        "that the model does not know"},
+        "that the model does not know, and to the samples its metadata"},
        {"grid", "FILE.png", fmt::format("also one picture of the first {} images or fewer", eval::kMaxGridImages)},
        {"npz", "FILE.npz",
         "also all images as arr_0 [N, H, W, C] u8 (models of 1 or 3 channels); how they were drawn stands in "
@@ -106,7 +111,7 @@ constexpr std::span<const Word<Clip>> words_of(Clip) { return kClips; }
 
 /// What the command line asks for, and `sampler` and `vae` of the checkpoint where it does not.
 struct Job {
-  std::string checkpoint, label_spec, out, grid, npz, vae, like, condition, guide;
+  std::string checkpoint, label_spec, out, grid, npz, vae, like, condition, metadata, guide;
   checkpoint::Weights weights = checkpoint::Weights::kEma;
   Clip clip = Clip::kAuto;
   int64_t num = 0, batch = 0, nearest = 0, threads = 0;
@@ -133,13 +138,13 @@ Job read_job(const config::CommandLine& line) {
   job.checkpoint = line.get_path("checkpoint"), job.weights = line.get_word<checkpoint::Weights>("weights"),
   job.label_spec = line.get("labels");
   job.out = line.get_path("out"), job.grid = line.get_path("grid"), job.npz = line.get_path("npz"),
+  job.metadata = line.get("metadata");
   job.like = line.get_path("like"), job.condition = line.get_path("condition");
   if (!job.condition.empty()) {
     if (!job.like.empty()) refuse("--like and --condition both say where samples lie", "", "one of them");
     images::need_gdal("--condition");
     if (!line.has("format")) job.tiff = true;
   }
-  if (!job.like.empty() && !job.tiff) refuse("--like is for GeoTIFFs", "--format png", "--format geotiff");
   for (const auto& [flag, file, ending] : {std::tuple{"--grid", job.grid, ".png"}, {"--npz", job.npz, ".npz"}})
     if (!file.empty() && fs::path(file).extension() != ending)
       refuse(fmt::format("{} writes another format than this name says", flag), file,
@@ -183,6 +188,8 @@ void choose_sampling(Job& job, const config::CommandLine& line, const config::Co
            fmt::format("--cfg-scale {}, model.num_classes {} and model.class_dropout {}", s.cfg_scale, m.num_classes,
                        m.class_dropout),
            "no --cfg-scale, or 1");
+  if (!job.like.empty() && !job.tiff && m.metadata.empty())
+    refuse("--like is for GeoTIFFs", "--format png", "--format geotiff");
   if (m.condition_channels > 0 && job.condition.empty())
     refuse(
         "this model draws what belongs to a scene that it is given",
@@ -200,6 +207,77 @@ void choose_sampling(Job& job, const config::CommandLine& line, const config::Co
   if (!line.has("vae") && !job.vae.empty() && !fs::exists(job.vae, unreadable))
     refuse("the autoencoder that the checkpoint's config names is not there", "sample.vae: " + job.vae,
            "a file or folder", "--vae FILE, or --vae none for latents");
+}
+
+/// Rows of --metadata, each with a value per number of kMetadata.
+std::vector<std::vector<double>> parse_metadata(const std::string& text, const nn::ModelConfig& m) {
+  const auto split = [](const std::string& line, char by) {
+    std::vector<std::string> parts;
+    std::istringstream in(line + by);
+    for (std::string part; std::getline(in, part, by);) parts.push_back(part);
+    return parts;
+  };
+  const auto set = [&](std::vector<double>& row, const std::string& name, const std::string& value) {
+    const size_t number = metadata_index(name, "--metadata");
+    if (std::find(m.metadata.begin(), m.metadata.end(), name) == m.metadata.end())
+      refuse("--metadata names a number that the model was not trained with", name,
+             fmt::format("some of {}", fmt::join(m.metadata, ", ")));
+    if (value.empty()) return;
+    char* end = nullptr;
+    row[number] = std::strtod(value.c_str(), &end);
+    if (*end != '\0') refuse("--metadata: no number", fmt::format("{} of {}", value, name), "such as 7");
+    check_metadata(number, row[number], "--metadata");
+  };
+  std::vector<std::vector<double>> rows;
+  if (fs::path(text).extension() != ".csv") {
+    rows.push_back(no_metadata());
+    for (const std::string& item : split(text, ',')) {
+      const size_t equals = item.find('=');
+      if (equals == item.npos) refuse("--metadata: no value", item, "NAME=VALUE,... or a FILE.csv");
+      set(rows.back(), item.substr(0, equals), item.substr(equals + 1));
+    }
+    return rows;
+  }
+  std::vector<std::string> lines = split(files::read_text_file(text, size_t{1} << 28), '\n');
+  for (std::string& line : lines)
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+  std::erase(lines, "");
+  if (lines.size() < 2) refuse("--metadata: no table", text, "a line of names, and a line of numbers for each sample");
+  const std::vector<std::string> names = split(lines.front(), ',');
+  for (size_t i = 1; i < lines.size(); ++i) {
+    const std::vector<std::string> values = split(lines[i], ',');
+    if (values.size() != names.size())
+      refuse(fmt::format("{}, line {}: another number of values than names", text, i + 1),
+             std::to_string(values.size()), std::to_string(names.size()));
+    rows.push_back(no_metadata());
+    for (size_t k = 0; k < names.size(); ++k) set(rows.back(), names[k], values[k]);
+  }
+  return rows;
+}
+
+/// The numbers of samples, in turn: those of --metadata, and others of the raster of --like or --condition.
+std::vector<std::vector<double>> metadata_of(const Job& job, const nn::ModelConfig& m) {
+  if (m.metadata.empty()) {
+    if (!job.metadata.empty())
+      refuse("--metadata is for models of model.metadata", job.metadata, "no --metadata", "model.metadata in training");
+    return {{}};
+  }
+  std::vector<std::vector<double>> rows{no_metadata()};
+  if (!job.metadata.empty()) rows = parse_metadata(job.metadata, m);
+  if (const std::string& place = job.like.empty() ? job.condition : job.like; !place.empty()) {
+    const images::RasterInfo info = images::Raster(place).info();
+    std::vector<double> lent = dataset::metadata_of_raster(info);
+    if (info.transform) dataset::set_place(info.crs, *info.transform, info.width, info.height, lent);
+    for (std::vector<double>& row : rows)
+      for (size_t i = 0; i < row.size(); ++i)
+        if (std::isnan(row[i])) row[i] = lent[i];
+  }
+  for (const std::vector<double>& row : rows)
+    for (const std::string& name : m.metadata)
+      if (m.metadata_drop == 0 && std::isnan(row[metadata_index(name, "--metadata")]))
+        refuse("the model never trained without a number that is left out", name,
+               fmt::format("--metadata {}=VALUE (model.metadata_drop is 0)", name));
+  return rows;
 }
 
 /// Which settings come from where.
@@ -398,13 +476,14 @@ double draw_all(ops::Context& ctx, nn::Model& model, nn::Model* guide, Decoder& 
                                           .guide = guide};
       values = eval::generate(ctx, model, config.diffusion, request, told);
     } else if (round.n > 0) {
-      const eval::SceneRequest request{.sampler = job.sampler,
-                                       .seed = job.seed,
-                                       .index = round.first,
-                                       .height = output.height,
-                                       .width = output.width,
-                                       .condition = {.label = mine.front().label, .image = scene->image},
-                                       .batch = job.batch};
+      const eval::SceneRequest request{
+          .sampler = job.sampler,
+          .seed = job.seed,
+          .index = round.first,
+          .height = output.height,
+          .width = output.width,
+          .condition = {.label = mine.front().label, .numbers = mine.front().numbers, .image = scene->image},
+          .batch = job.batch};
       values = eval::generate_scene(ctx, model, config.diffusion, request, told);
     }
     eval::expect_finite(values, round.n, round.first, eval::kDiverged);
@@ -431,6 +510,7 @@ void write_facts(const Job& job, const checkpoint::WeightsSource& source, const 
                                 .weights = std::string(word_of(job.weights)),
                                 .latents = latents,
                                 .vae = job.vae,
+                                .metadata = job.metadata,
                                 .condition = job.condition,
                                 .guide = job.guide};
   if (!job.npz.empty()) eval::write_sample_facts(job.npz, facts, process);
@@ -470,7 +550,9 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   choose_sampling(job, line, config);
   const auto process = diffusion::make_process(config.diffusion, config.model.learn_sigma);
   job.sampler.validate(*process);
-  const auto conditions = conditions_of(eval::make_labels(job.label_spec, job.num, config.model.num_classes, job.seed));
+  auto conditions = conditions_of(eval::make_labels(job.label_spec, job.num, config.model.num_classes, job.seed));
+  const auto metadata = metadata_of(job, config.model);
+  for (size_t i = 0; i < conditions.size(); ++i) conditions[i].numbers = metadata[i % metadata.size()];
   config::Config machine;  // the run's own settings are for the machine that trained
   machine.parallel.threads = job.threads, machine.parallel.comm_cores = 0;
   const plan::Placement placement = plan::plan_placement(machine, comm);

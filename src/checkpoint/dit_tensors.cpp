@@ -8,6 +8,7 @@
 #include <set>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/metadata.hpp"
 #include "ditrain/nn/block.hpp"
 
 namespace ditrain::checkpoint {
@@ -149,6 +150,9 @@ class Sizes {
         c_);
     // What has a table, or comes from diffusers, which computes it, has no rotary embedding.
     if (!t_.diffusers && t_.find("pos_embed") == nullptr) c_.position = hints_.position.value_or(c_.position);
+    for (const MetadataNumber& number : kMetadata)
+      if (t_.find(fmt::format("m_embedder.{}.mlp.0.weight", number.name)) != nullptr)
+        c_.metadata.emplace_back(number.name);
     if (c_.mlp == nn::Mlp::kGelu) c_.mlp_ratio = double(t_.shape(names_.fc1, 2)[0]) / double(c_.hidden_size);
     const int64_t last = t_.shape(names_.last, 2)[0], one = c_.patch_size * c_.patch_size * c_.in_channels;
     if (last != one && last != 2 * one)

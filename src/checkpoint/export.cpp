@@ -177,6 +177,7 @@ void check_diffusers(const nn::ModelConfig& m) {
     refuse("a label table without a row for dropped labels", "model.class_dropout 0", "class_dropout above 0");
   if (m.condition_channels > 0)
     refuse("channels that are given and not predicted", "model.condition_channels " + text(m.condition_channels), "0");
+  if (!m.metadata.empty()) refuse("numbers that condition the model", "model.metadata", "model.metadata: none");
   if (m.position != nn::Position::kSincos) refuse("rotary embedding", "model.position: rope", "model.position: sincos");
   for (const Parameter* p : all)
     if (p->trainable && p->diffusers.empty()) refuse("tensor " + p->name, "", nn::advice_on_tensor(p->name, true));

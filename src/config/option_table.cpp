@@ -167,6 +167,13 @@ Rows model_rows() {
                       "number of classes; 0: no label conditioning; auto: the classes of the data, 0 without labels"),
       number(DITRAIN_KEY(model.class_dropout), kShare,
              "share of labels that training drops; classifier-free guidance needs it above 0"),
+      names_or(
+          DITRAIN_KEY(model.metadata), "none",
+          "tiles: numbers that condition the model: longitude, latitude, resolution (metres per pixel), cloud_cover "
+          "(a share), year, month, day"),
+      number(DITRAIN_KEY(model.metadata_drop), kShare,
+             "share of samples that lose all metadata in training, and of each number of the others; samples may leave "
+             "out what was dropped"),
       boolean(DITRAIN_KEY(model.learn_sigma), "the model also predicts a variance: twice the output channels"),
       word(DITRAIN_KEY(model.qk_norm),
            "normalisation of queries and keys per head: rms (RMSNorm with scales) or layer (LayerNorm with scales and "

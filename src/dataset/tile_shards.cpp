@@ -106,6 +106,14 @@ TileShard open_shard(const std::string& path, int64_t first) {
     check_shape(s.file, "valid", {s.count, s.height, s.width});
     if (s.file.tensor("valid").dtype != "U8") refuse(path, "type of `valid`", s.file.tensor("valid").dtype, "U8");
   }
+  if (s.file.contains("metadata")) {
+    check_shape(s.file, "metadata", {s.count, int64_t(kNumMetadata)});
+    if (s.file.tensor("metadata").dtype != "F64")
+      refuse(path, "type of `metadata`", s.file.tensor("metadata").dtype, "F64");
+    s.numbers = weights::to_f64(s.file.tensor("metadata"));
+    for (size_t i = 0; i < s.numbers.size(); ++i)
+      check_metadata(i % kNumMetadata, s.numbers[i], fmt::format("{}, tile {}", path, i / kNumMetadata));
+  }
   if (!s.file.contains("labels")) return s;
   check_shape(s.file, "labels", {s.count});
   s.labels = weights::to_i64(s.file.tensor("labels"));

@@ -31,6 +31,9 @@ class Tiles final : public Dataset {
     class_names_ = shards_.classes();
     for (const TileShard& shard : shards_.shards())
       for (const int64_t label : shard.labels) note_class(label);
+    for (const TileShard& shard : shards_.shards())
+      for (size_t i = 0; i < shard.numbers.size(); ++i)
+        if (!std::isnan(shard.numbers[i])) known_numbers_[i % kNumMetadata] = true;
     for (const std::string& name : shards_.other_files())
       if (name != "stats.json") ignore_file(name);
     check_shape();
@@ -134,6 +137,10 @@ class Tiles final : public Dataset {
         fill_missing(shard, tile, bands_[size_t(c)], out);
     }
     condition->label = shard.labels.empty() ? 0 : shard.labels[size_t(tile)];
+    if (!shard.numbers.empty()) {
+      const auto row = shard.numbers.begin() + tile * int64_t(kNumMetadata);
+      condition->numbers.assign(row, row + kNumMetadata);
+    }
     if (std::count(valid.begin(), valid.end(), 0) > 0) condition->valid = std::move(valid);
     if (condition_channels_ > 0) condition->image = read_given(index);
     if (!flip) return;

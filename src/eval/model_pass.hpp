@@ -1,6 +1,5 @@
-// A model as a plain function (x, t, conditions) -> out for any number of samples: the inference tape of the last
-// batch size is
-// kept and recorded anew when the size changes (for the last, shorter batch).
+// A model as a plain function (x, t, conditions) -> out for any number of samples: the inference tape of the last batch
+// size is kept and recorded anew when the size changes (for the last, shorter batch).
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -30,6 +30,7 @@ void write_sample_facts(const std::string& samples, const SampleFacts& f, const 
                      {"weights", f.weights},
                      {"latents", f.latents},
                      {"vae", f.vae.empty() ? Json(nullptr) : Json(f.vae)},
+                     {"metadata", f.metadata.empty() ? Json(nullptr) : Json(f.metadata)},
                      {"condition", f.condition.empty() ? Json(nullptr) : Json(f.condition)},
                      {"guide", f.guide.empty() ? Json(nullptr) : Json(f.guide)}};
   const std::string text = json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -22,10 +22,11 @@ std::vector<int> bands_of(const images::RasterInfo& info, const dataset::Config&
   return dataset::find_bands(have, dataset::condition_of(data).bands, info.path);
 }
 
-// Where tiles begin along a side of the scene.
+// Where tiles begin along a side of the scene. Their distance is a pixel less than half a tile: so borders of patches,
+// which a model may show, lie elsewhere in each of the tiles that overlap.
 std::vector<int64_t> beginnings(int64_t scene, int64_t tile) {
   std::vector<int64_t> all;
-  for (int64_t at = 0; at < scene - tile; at += std::max<int64_t>(1, tile / 2)) all.push_back(at);
+  for (int64_t at = 0; at < scene - tile; at += std::max<int64_t>(1, tile / 2 - 1)) all.push_back(at);
   all.push_back(scene - tile);
   return all;
 }

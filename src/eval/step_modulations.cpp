@@ -1,11 +1,15 @@
 #include "step_modulations.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "ditrain/base/error.hpp"
 
 namespace ditrain::eval {
 namespace {
+
+constexpr double kUnknown = std::numeric_limits<double>::infinity();  // NaN has no order
 
 int64_t steps_that_fit(nn::Model& model, int64_t num_times, int64_t num_labels, size_t most_bytes) {
   const size_t step_bytes = nn::ModulationTable(model, num_labels).bytes();
@@ -27,6 +31,13 @@ std::map<double, int64_t> places_of(const std::vector<double>& times) {
 
 }  // namespace
 
+StepModulations::Key StepModulations::key_of(const Condition& condition) const {
+  Key key(has_classes_ ? condition.label : 0, has_numbers_ ? condition.numbers : std::vector<double>());
+  for (double& x : key.second)
+    if (std::isnan(x)) x = kUnknown;
+  return key;
+}
+
 std::map<StepModulations::Key, int64_t> StepModulations::columns_of(const std::vector<Condition>& conditions) const {
   std::map<Key, int64_t> columns;
   for (const Condition& condition : conditions) columns.emplace(key_of(condition), int64_t(columns.size()));
@@ -46,7 +57,8 @@ size_t StepModulations::table_bytes(nn::Model& model, int64_t num_times, int64_t
 
 StepModulations::StepModulations(nn::Model& model, const std::vector<double>& times,
                                  const std::vector<Condition>& conditions, size_t most_bytes)
-    : num_classes_(model.config().num_classes),
+    : has_classes_(model.config().num_classes > 0),
+      has_numbers_(!model.config().metadata.empty()),
       step_(places_of(times)),
       column_(columns_of(conditions)),
       times_(step_.size()),
@@ -61,9 +73,11 @@ void StepModulations::compute(ops::Context& ctx, int64_t chunk) {
   for (int64_t i = 0; i < steps_of_chunk_; ++i) {
     // The last chunk may have fewer steps than the table has room for: it repeats the last one.
     const double time = times_[size_t(std::min(chunk * steps_of_chunk_ + i, num_times - 1))];
-    for (const auto& [label, column] : column_) {
+    for (const auto& [key, column] : column_) {
       table_.t()[size_t(i * columns + column)] = time;
-      table_.conditions()[size_t(i * columns + column)] = {.label = label};
+      table_.conditions()[size_t(i * columns + column)] = {.label = key.first, .numbers = key.second};
+      for (double& x : table_.conditions()[size_t(i * columns + column)].numbers)
+        if (x == kUnknown) x = NAN;
     }
   }
   table_.compute(ctx);

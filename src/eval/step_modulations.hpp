@@ -27,19 +27,18 @@ class StepModulations {
   bool is_of(const std::vector<Condition>& conditions) const;
 
   /// Gives a pass the modulations of its conditions, all at one time; computes the chunk of that time if the table
-  /// holds
-  /// another one.
+  /// holds another one.
   /// Errors:   LogicFault for a time or a condition that was not named
   void give(ops::Context& ctx, nn::ModelPass& pass, double time);
 
  private:
-  // What the table tells conditions apart by: their labels, if the model has classes.
-  using Key = int64_t;
-  Key key_of(const Condition& condition) const { return num_classes_ > 0 ? condition.label : 0; }
+  // What the table tells conditions apart by: label and numbers, as far as the model takes them; infinity: not known.
+  using Key = std::pair<int64_t, std::vector<double>>;
+  Key key_of(const Condition& condition) const;
   std::map<Key, int64_t> columns_of(const std::vector<Condition>& conditions) const;
   void compute(ops::Context& ctx, int64_t chunk);
 
-  int64_t num_classes_;
+  bool has_classes_, has_numbers_;
   std::map<double, int64_t> step_;  // of a time, numbered by their first evaluation
   std::map<Key, int64_t> column_;   // of a condition, in the rows of a step
   std::vector<double> times_;       // of steps

@@ -11,6 +11,7 @@
 #include <ogr_srs_api.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -314,6 +315,32 @@ Raster::Raster(const std::string& path) : open_(std::make_unique<Open>(path)) {
   info.is_palette = GDALGetRasterColorInterpretation(GDALGetRasterBand(dataset, 1)) == GCI_PaletteIndex;
   info.has_mask = is_masked(dataset);
   describe_place(dataset, info);
+  for (const char* domain : {"", "IMAGERY"})
+    for (char** item = GDALGetMetadata(dataset, domain); item != nullptr && *item != nullptr; ++item) {
+      std::string name = *item;
+      const size_t equals = name.find('=');
+      if (equals == name.npos) continue;
+      const std::string value = name.substr(equals + 1);
+      name.resize(equals);
+      for (char& c : name) c = char(std::toupper(static_cast<unsigned char>(c)));
+      info.tags.emplace(name, value);
+    }
+}
+
+std::optional<std::array<double, 2>> longitude_latitude(const std::string& crs, double x, double y) {
+  if (crs.empty()) return {};
+  const auto open = [](const char* text) {
+    const OGRSpatialReferenceH srs = OSRNewSpatialReference(text);
+    OSRSetAxisMappingStrategy(srs, OAMS_TRADITIONAL_GIS_ORDER);
+    return std::unique_ptr<void, void (*)(OGRSpatialReferenceH)>(srs, OSRDestroySpatialReference);
+  };
+  const auto from = open(crs.c_str()), to = open(SRS_WKT_WGS84_LAT_LONG);
+  const OGRCoordinateTransformationH transformation = OCTNewCoordinateTransformation(from.get(), to.get());
+  if (transformation == nullptr) return {};
+  const bool done = OCTTransform(transformation, 1, &x, &y, nullptr) != 0;
+  OCTDestroyCoordinateTransformation(transformation);
+  if (!done || !(std::abs(x) <= 180 && std::abs(y) <= 90)) return {};
+  return std::array<double, 2>{x, y};
 }
 
 Raster::~Raster() = default;

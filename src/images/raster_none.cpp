@@ -24,6 +24,8 @@ const RasterInfo& Raster::info() const { return open_->info; }
 std::vector<std::byte> Raster::read(const RasterRead&) { return {}; }
 std::vector<uint8_t> Raster::read_mask(const Window&) { return {}; }
 
+std::optional<std::array<double, 2>> longitude_latitude(const std::string&, double, double) { return {}; }
+
 void write_geotiff(const std::string& path, const RasterToWrite&) { need_gdal(path); }
 
 }  // namespace ditrain::images

@@ -1,6 +1,9 @@
 #include "ditrain/nn/model_config.hpp"
 
+#include <set>
+
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/metadata.hpp"
 #include "ditrain/kernels/attention.hpp"
 #include "models.hpp"
 
@@ -100,6 +103,12 @@ void validate(const ModelConfig& c) {
   require_model(c.num_classes >= 0, "model.num_classes",
                 c.num_classes == kClassesOfData ? "auto, which needs the data" : text(c.num_classes),
                 ">= 0 (0: no labels)");
+  std::set<size_t> numbers;
+  for (const std::string& name : c.metadata)
+    require_model(numbers.insert(metadata_index(name, "model.metadata")).second, "model.metadata", name + " twice",
+                  "each once");
+  require_model(c.metadata_drop >= 0 && c.metadata_drop < 1, "model.metadata_drop", std::to_string(c.metadata_drop),
+                "a share in [0, 1)");
   require_model(c.class_dropout >= 0 && c.class_dropout < 1, "model.class_dropout", std::to_string(c.class_dropout),
                 "a share in [0, 1)");
   model_row(c.kind).check(c);

@@ -581,6 +581,7 @@ void check_uvit(const ModelConfig& c) {
     require_model(ok, std::string(key) + " of a U-ViT", std::string(got), only);
   };
   none(c.condition_channels == 0, "data.condition", std::to_string(c.condition_channels) + " channels", "none");
+  none(c.metadata.empty(), "model.metadata", std::to_string(c.metadata.size()) + " numbers", "none");
   none(c.norm == Norm::kLayer, "model.norm", word_of(c.norm), "layer");
   none(c.mlp == Mlp::kGelu, "model.mlp", word_of(c.mlp), "gelu");
   none(c.qk_norm == QkNorm::kNone, "model.qk_norm", word_of(c.qk_norm), "none");

@@ -59,6 +59,7 @@ Inputs open_inputs(const config::Config& wanted) {
   facts.data = c.data;
   inputs.data = open_data(c, facts.encoder.get());
   facts.num_classes = inputs.data->num_classes();
+  for (size_t i = 0; i < kNumMetadata; ++i) facts.known_numbers[i] = inputs.data->knows(i);
   facts.condition_channels = inputs.data->condition_channels();
   if (facts.decoder) expect_learned_scale(*facts.decoder, c);
   if (c.eval.fid_every_steps > 0 && c.eval.features == config::FidFeatures::kInception)
@@ -96,6 +97,14 @@ Settled settle(const config::Config& wanted, const InputFacts& facts, const Rank
                       .expected = std::to_string(given),
                       .hint = "model.condition_channels: 0, which data.condition replaces"});
   c.model.condition_channels = given;
+  for (const std::string& name : c.model.metadata)
+    if (facts.data && !facts.known_numbers[metadata_index(name, "model.metadata")])
+      throw InputError({.where = "config",
+                        .what = "model.metadata names a number that no sample of the data knows",
+                        .got = name,
+                        .expected = "tiles with a tensor `metadata` in which it is a number",
+                        .hint = "ditdata make, which takes it from georeference, tags and names of files, or "
+                                "model.metadata without it"});
   if (c.model.num_classes == nn::kClassesOfData) c.model.num_classes = facts.data ? facts.num_classes : kAssumedClasses;
   return settled;
 }

@@ -283,6 +283,7 @@ void place(Scene& scene, const Group& group, double resolution) {
   check_places(scene, group, info);
   scene.width = info.width, scene.height = info.height;
   scene.crs = info.crs, scene.transform = info.transform;
+  scene.metadata = dataset::metadata_of_raster(info);
   if (resolution == 0) return;
   if (!info.transform || info.crs.empty())
     refuse(scene.name, "--resolution needs scenes with a CRS", "no georeference", "", "--tile alone, in pixels");

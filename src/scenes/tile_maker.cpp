@@ -6,6 +6,7 @@
 #include <tbb/parallel_pipeline.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -233,6 +234,9 @@ class ShardWriter {
     valid_.insert(valid_.end(), tile.valid.begin(), tile.valid.end());
     transforms_.insert(transforms_.end(), tile.transform.begin(), tile.transform.end());
     labels_.push_back(scene.label);
+    std::vector<double> numbers = scene.metadata;
+    if (scene.transform) dataset::set_place(scene.crs, tile.transform, job_.tile, job_.tile, numbers);
+    numbers_.insert(numbers_.end(), numbers.begin(), numbers.end());
     for (const std::string& file : scene.files())
       if (std::find(source_.begin(), source_.end(), file) == source_.end()) source_.push_back(file);
   }
@@ -260,6 +264,8 @@ class ShardWriter {
     std::vector<weights::TensorToWrite> tensors = {
         {"images", images::safetensors_name(scene.type), {n, int64_t(scene.bands.size()), side, side}, images_.data()},
         {"geotransform", "F64", {n, 6}, transforms_.data()}};
+    if (std::any_of(numbers_.begin(), numbers_.end(), [](double x) { return !std::isnan(x); }))
+      tensors.push_back({"metadata", "F64", {n, int64_t(kNumMetadata)}, numbers_.data()});
     if (!valid_.empty()) tensors.push_back({"valid", "U8", {n, side, side}, valid_.data()});
     if (!job_.scenes.classes.empty()) tensors.push_back({"labels", "I64", {n}, labels_.data()});
     files::PendingFile pending(path(shards_));
@@ -267,7 +273,8 @@ class ShardWriter {
     pending.commit();
     ++shards_;
     result_.tiles += n, result_.dropped += dropped_, new_dropped_ += dropped_;
-    images_.clear(), valid_.clear(), transforms_.clear(), labels_.clear(), source_.clear(), dropped_ = 0;
+    images_.clear(), valid_.clear(), transforms_.clear(), labels_.clear(), numbers_.clear(), source_.clear(),
+        dropped_ = 0;
   }
 
   const TileJob& job_;
@@ -281,6 +288,7 @@ class ShardWriter {
   std::vector<uint8_t> valid_;
   std::vector<double> transforms_;
   std::vector<int64_t> labels_;
+  std::vector<double> numbers_;  // kNumMetadata of each tile
   std::vector<std::string> source_;
 };
 

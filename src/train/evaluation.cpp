@@ -68,9 +68,10 @@ eval::GenerateRequest share_of(const config::Config& config, int64_t n, const di
 
 }  // namespace
 
-// Samples of a model that is given images are drawn for the first ones of the shuffled data, whose labels they have.
+// Samples of a model that is given images or numbers are drawn for the first ones of a shuffle of the data, whose
+// labels they have.
 void Evaluation::give_images(eval::GenerateRequest& request) const {
-  if (config.model.condition_channels == 0) return;
+  if (config.model.condition_channels == 0 && config.model.metadata.empty()) return;
   const dataset::EpochSampler order(data.size(), uint64_t(config.train.seed));
   std::vector<float> unused(static_cast<size_t>(data.shape().elements()));
   for (size_t i = 0; i < request.conditions.size(); ++i)

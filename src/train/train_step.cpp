@@ -81,9 +81,12 @@ void TrainStep::prepare(const MicroBatch& micro, int64_t step) {
     const auto s = uint64_t(step), g = uint64_t(micro.place.first_sample + i);
     time_[size_t(i)] = process_->draw_time(RandomKey(seed, Stream::kTimestep, s, g));
     pass_.t()[size_t(i)] = process_->model_time(time_[size_t(i)]);
-    const bool drop = RandomKey(seed, Stream::kLabelDrop, s, g).uniform(0) < m.class_dropout;
+    const RandomKey dropped(seed, Stream::kLabelDrop, s, g);
+    const bool drop = dropped.uniform(0) < m.class_dropout, drop_all = dropped.uniform(1) < m.metadata_drop;
     Condition& condition = pass_.conditions()[size_t(i)] = micro.conditions[i];
     if (drop) condition.label = m.num_classes;
+    for (size_t j = 0; j < condition.numbers.size(); ++j)
+      if (drop_all || dropped.uniform(2 + j) < m.metadata_drop) condition.numbers[j] = NAN;
     noise_keys.emplace_back(seed, Stream::kNoise, s, g);
   }
   ops::fill_normal(ctx_, noise_keys, elements, noise);

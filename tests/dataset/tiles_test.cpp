@@ -407,3 +407,33 @@ TEST_CASE("tiles: a second folder is given with a channel of where it has data, 
   config.bands = {"B2"}, config.condition = {"B2"};
   refused([&] { settle_tiles(config); }, "predicted and given at once");
 }
+
+TEST_CASE("tiles: metadata comes with each tile, unknown where it is NaN, and is held against its ranges") {
+  const ScratchFolder scratch;
+  TestTiles tiles;
+  for (int64_t t = 0; t < 4; ++t) {
+    std::vector<double> row = no_metadata();
+    row[kMonth] = double(t + 1), row[kLatitude] = t == 0 ? NAN : -33.5;
+    tiles.known.insert(tiles.known.end(), row.begin(), row.end());
+  }
+  tiles.write(scratch.at("set/a.safetensors"));
+  const auto data = open_dataset(tiles_config(scratch / "set"), {3, 4, 4}, 0, 0);
+  CHECK((data->knows(kMonth) && data->knows(kLatitude) && !data->knows(kYear)));
+  std::vector<float> chw(48);
+  Condition condition;
+  data->load(2, false, chw.data(), &condition);
+  REQUIRE(condition.numbers.size() == kNumMetadata);
+  CHECK((condition.numbers[kMonth] == 3 && condition.numbers[kLatitude] == -33.5));
+  CHECK(std::isnan(condition.numbers[kDay]));
+  data->load(0, false, chw.data(), &condition);
+  CHECK(std::isnan(condition.numbers[kLatitude]));
+  const auto refuse = [&](const std::function<void(std::vector<double>&)>& change, const std::string& text) {
+    TestTiles bad = tiles;
+    change(bad.known);
+    bad.write(scratch.at("bad/a.safetensors"));
+    refused([&] { TileShards(scratch / "bad"); }, text);
+  };
+  refuse([](auto& known) { known[7 + kMonth] = 13; }, "tile 1] month out of range; got 13, expected 1 to 12");
+  refuse([](auto& known) { known[kLongitude] = 181; }, "longitude out of range");
+  refuse([](auto& known) { known.resize(4 * 6); }, "`metadata` does not go with `images`");
+}

@@ -2,8 +2,10 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <fstream>
+#include <numeric>
 
 #include "../images/raster_fixture.hpp"
+#include "ditrain/base/metadata.hpp"
 #include "ditrain/images/image.hpp"
 #include "ditrain/images/raster.hpp"
 #include "ditrain/weights/safetensors.hpp"
@@ -282,9 +284,81 @@ TEST_CASE("satellite: bands that are drawn from others, tile by tile in training
   images::write_u16(scratch / "small.tif", {"B4", "B3", "B2"}, 8, 32);
   refused(draw("run", "none", {"--condition", scratch / "small.tif"}), "smaller than the model's input");
   std::ofstream(scratch / "huge.vrt") << fmt::format(
-      "<VRTDataset rasterXSize=\"900000\" rasterYSize=\"900000\">{}{}{}</VRTDataset>",
+      "<VRTDataset rasterXSize=\"250000\" rasterYSize=\"250000\">{}{}{}</VRTDataset>",
       R"(<VRTRasterBand dataType="UInt16" band="1"><Description>B4</Description></VRTRasterBand>)",
       R"(<VRTRasterBand dataType="UInt16" band="2"><Description>B3</Description></VRTRasterBand>)",
       R"(<VRTRasterBand dataType="UInt16" band="3"><Description>B2</Description></VRTRasterBand>)");
   refused(draw("run", "none", {"--condition", scratch / "huge.vrt"}), "a scene of at most");
+}
+
+TEST_CASE("satellite: samples follow the month that they are given, on tiles whose brightness depends on it") {
+  const TemporaryFolder scratch;
+  constexpr int64_t kTiles = 96, kPixels = 16 * 16;
+  std::vector<uint8_t> images;
+  std::vector<double> metadata;
+  for (int64_t t = 0; t < kTiles; ++t) {
+    const int64_t month = 1 + t % 12;
+    for (int64_t p = 0; p < kPixels; ++p) images.push_back(uint8_t(20 + 17 * month + (p * 7 + t * 5) % 11));
+    std::vector<double> row = no_metadata();
+    row[kMonth] = double(month);
+    metadata.insert(metadata.end(), row.begin(), row.end());
+  }
+  fs::create_directories(scratch / "tiles");
+  weights::write_safetensors(scratch / "tiles/a.safetensors",
+                             {{"images", "U8", {kTiles, 1, 16, 16}, images.data()},
+                              {"metadata", "F64", {kTiles, int64_t(kNumMetadata)}, metadata.data()}},
+                             {{"bands", R"(["grey"])"}});
+  const auto training = [&](const std::string& numbers) {
+    return tiny_ditrain(scratch / "run", 300,
+                        sets({"data.kind=tiles", "data.path=" + scratch / "tiles", "model.metadata=" + numbers,
+                              "model.in_channels=1", "model.input_size=16", "model.patch_size=8", "model.num_classes=0",
+                              "model.learn_sigma=false", "diffusion.process=flow", "diffusion.prediction=x0",
+                              "train.global_batch=16", "optimizer.lr=3e-3", "ema.decay=0.95", "sample.cfg_scale=1"}));
+  };
+  const auto refused = [](const Args& line, const std::string& text) {
+    const Result result = run(line);
+    CHECK(result.exit_code == 2);
+    CHECK_THAT(result.err, Contains(text));
+  };
+  refused(training("[year]"), "no sample of the data knows; got year");
+  REQUIRE_EXIT(run(training("[month]")), 0);
+
+  std::ofstream table(scratch / "months.csv");
+  table << "month\n";
+  for (int month = 1; month <= 12; ++month) table << month << '\n';
+  table.close();
+  const auto draw = [&](const std::string& out, const Args& more) {
+    return program("ditsample", Args{"--checkpoint", scratch / "run", "--num", "12", "--steps", "8", "--sampler",
+                                     "euler", "--out", scratch / out} +
+                                    more);
+  };
+  const auto brightness = [&](const std::string& out) {
+    const std::vector<int64_t> all =
+        weights::to_i64(weights::SafetensorsFile(scratch / out + "/samples.safetensors").tensor("images"));
+    std::vector<double> means;
+    for (size_t i = 0; i < 12; ++i)
+      means.push_back(std::accumulate(all.begin() + int64_t(i) * kPixels, all.begin() + int64_t(i + 1) * kPixels, 0.0) /
+                      kPixels);
+    return means;
+  };
+  REQUIRE_EXIT(run(draw("months", {"--metadata", scratch / "months.csv"})), 0);
+  const std::vector<double> means = brightness("months");
+  double distance = 0;  // of ranks, squared
+  for (size_t i = 0; i < 12; ++i) {
+    const auto rank = std::count_if(means.begin(), means.end(), [&](double m) { return m < means[i]; });
+    distance += double((rank - int64_t(i)) * (rank - int64_t(i)));
+  }
+  const double correlation = 1 - 6 * distance / (12 * (144 - 1));
+  INFO("rank correlation " << correlation);
+  CHECK(correlation >= 0.8);
+  REQUIRE_EXIT(run(draw("july", {"--metadata", "month=7", "--cfg-scale", "1.5"})), 0);
+  for (const double mean : brightness("july")) CHECK(mean == Approx(20 + 17 * 7 + 5).margin(35));
+  CHECK(nlohmann::json::parse(read_file(scratch / "july/samples.json")).at("metadata") == "month=7");
+
+  refused(draw("none", {"--metadata", "month=13"}), "month out of range; got 13, expected 1 to 12");
+  refused(draw("none", {"--metadata", "year=2020"}), "not trained with; got year");
+  refused(draw("none", {"--metadata", "moon=1"}), "month");
+  refused(draw("none", {"--metadata", "month"}), "NAME=VALUE");
+  refused(program("ditexport", {"--checkpoint", scratch / "run", "--out", scratch / "d", "--format", "diffusers"}),
+          "numbers that condition the model");
 }

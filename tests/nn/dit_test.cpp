@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/metadata.hpp"
 #include "ditrain/nn/block.hpp"
 #include "ditrain/nn/model.hpp"
 #include "ditrain/nn/patch_embed.hpp"
@@ -475,4 +476,73 @@ TEST_CASE("channels of a condition are embedded beside the image and not predict
     CHECK(to_vector(rig.model.parameters().find(name).grad) == to_vector(whole.model.parameters().find(name).grad));
   rig.pass.conditions()[1].image.pop_back();
   CHECK_THROWS_AS(rig.pass.forward(rig.ctx), LogicFault);
+}
+
+TEST_CASE("numbers condition as the time does, and one that is not known adds nothing") {
+  nn::ModelConfig with = small();
+  with.metadata = {"month", "longitude"};
+  Rig rig(with), plain(small());
+  auto& parameters = rig.model.parameters();
+  CHECK(parameters.find("m_embedder.month.mlp.0.weight").value.shape() == Shape{32, 256});
+  for (autograd::Parameter* p : plain.model.parameters().state_dict()) copy(parameters.find(p->name).value, p->value);
+  plain.pass.forward(plain.ctx);
+  const std::vector<float> without = to_vector(plain.pass.out());
+  rig.pass.forward(rig.ctx);  // no numbers at all
+  CHECK(to_vector(rig.pass.out()) == without);
+  for (Condition& c : rig.pass.conditions()) c.numbers = no_metadata();
+  rig.pass.forward(rig.ctx);
+  CHECK(to_vector(rig.pass.out()) == without);
+  rig.pass.conditions()[1].numbers[kMonth] = 7, rig.pass.conditions()[1].numbers[kYear] = 2020;  // not of the model
+  rig.pass.forward(rig.ctx);
+  const std::vector<float> july = to_vector(rig.pass.out());
+  const auto half = std::ptrdiff_t(without.size() / 2);
+  CHECK(std::equal(july.begin(), july.begin() + half, without.begin()));
+  CHECK_FALSE(std::equal(july.begin() + half, july.end(), without.begin() + half));
+
+  // The same as a label whose row is what the embedder makes of 1000 x 7/12.
+  nn::ModulationTable table(rig.model, 1);
+  table.allocate();
+  table.t()[0] = rig.pass.t()[1], table.conditions()[0] = rig.pass.conditions()[1];
+  table.compute(rig.ctx);
+  nn::ModelPass given(rig.model, 2, Mode::kInference, {.given_modulations = true});
+  given.allocate();
+  copy(rig.pass.image(), given.image());
+  given.modulate(rig.ctx, table, {0, 0});
+  given.forward(rig.ctx);
+  const std::vector<float> by_table = to_vector(given.out());
+  CHECK(std::equal(july.begin() + half, july.end(), by_table.begin() + half));
+
+  // Gradients of the embedder, by differences of <out, dout>.
+  const Tensor dout = random_tensor(rig.pass.out().shape(), 8);
+  rig.backward(dout);
+  const auto loss = [&] {
+    rig.pass.forward(rig.ctx);
+    const std::vector<float> out = to_vector(rig.pass.out()), d = to_vector(dout);
+    double sum = 0;
+    for (size_t i = 0; i < out.size(); ++i) sum += double(out[i]) * double(d[i]);
+    return sum;
+  };
+  for (const char* name :
+       {"m_embedder.month.mlp.0.weight", "m_embedder.month.mlp.2.weight", "m_embedder.month.mlp.2.bias"}) {
+    const autograd::Parameter& p = parameters.find(name);
+    const std::vector<float> grad = to_vector(p.grad);
+    const auto at =
+        size_t(std::max_element(grad.begin(), grad.end(), [](float a, float b) { return std::abs(a) < std::abs(b); }) -
+               grad.begin());
+    constexpr float kStep = 2e-3f;
+    double change = 0;
+    for (const float sign : {1.0f, -1.0f}) {
+      Pin<float>(p.value)[int64_t(at)] += sign * kStep;
+      change += double(sign) * loss();
+      Pin<float>(p.value)[int64_t(at)] -= sign * kStep;
+    }
+    INFO(name);
+    CHECK(change / (2 * double(kStep)) == Approx(grad[at]).epsilon(2e-2));
+  }
+  for (const float g : to_vector(parameters.find("m_embedder.longitude.mlp.2.weight").grad)) CHECK(g == 0);
+  nn::ModelConfig bad = small();
+  bad.metadata = {"moon"};
+  CHECK_THROWS_WITH(nn::Model(bad), Catch::Contains("month"));
+  bad.metadata = {"month", "month"};
+  CHECK_THROWS_AS(nn::Model(bad), InputError);
 }

@@ -8,6 +8,7 @@
 #include <array>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -78,6 +79,12 @@ TEST_CASE("tile maker: every pixel of the whole tiles, with names, places and cl
   const auto transforms = weights::to_f64(shards.shards()[0].file.tensor("geotransform"));
   CHECK(std::vector<double>(transforms.begin() + 24, transforms.begin() + 30) ==
         std::vector<double>{500040, 10, 0, 5399960, 0, -10});
+  // Metadata of tile 4: the fifth of that grid, whose middle lies 60 m east of the central meridian.
+  const std::vector<double>& known = shards.shards()[0].numbers;
+  REQUIRE(known.size() == 8 * kNumMetadata);
+  CHECK(known[4 * kNumMetadata + kLongitude] == Approx(15 + 60 / (111320 * std::cos(0.851))).margin(1e-5));
+  CHECK(known[4 * kNumMetadata + kResolution] == Approx(10).epsilon(0.01));
+  CHECK(std::isnan(known[kMonth]));
 }
 
 TEST_CASE("tile maker: one file per band, coarser bands by repetition, finer ones by averages") {

@@ -47,8 +47,8 @@ bool has_scaling(const Config& config);
 BandScaling scaling_of(const Config& config);
 
 /// Fills data.condition with names as the tiles write them, data.condition_low and data.condition_high, data.bands
-/// (without those that are given as condition), data.scale_low, data.scale_high and data.number_* of a config of tiles
-/// from its shards and,
+/// (without those that are given as condition), data.scale_low, data.scale_high and data.number_* of
+/// a config of tiles from its shards and,
 /// where data.scaling wants it, from stats.json beside them; of latents from the tile_facts of their first shard, if it
 /// has any. Values that are given stay. Other kinds are left as they are.
 /// Errors:   InputError: no shards of tiles, unknown bands, no stats.json or one of other bands, a range of no width
@@ -67,7 +67,7 @@ struct ConditionBands {
 inline constexpr const char* kValidChannel = "valid";
 ConditionBands condition_of(const Config& config);
 
-/// Replaces NaN, which stands for missing pixels of a condition's band, by the mean of the others; 0 if all are
+/// Replaces NaN, which stands for missing pixels of a condition's band, by the mean of the others; by 0 if all are
 /// missing.
 void fill_condition(float* plane, int64_t pixels);
 

@@ -7,6 +7,7 @@
 //
 // A new kind: one file in src/dataset, one row in kinds.cpp.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "ditrain/base/condition.hpp"
+#include "ditrain/base/metadata.hpp"
 #include "ditrain/base/random.hpp"
 #include "ditrain/dataset/config.hpp"
 
@@ -47,6 +49,8 @@ class Dataset {
   int64_t num_classes() const { return num_classes_; }
   /// Channels of the image of a sample's condition, [channels, shape().height, shape().width]; 0: none.
   int64_t condition_channels() const { return condition_channels_; }
+  /// Whether a sample knows that number of kMetadata.
+  bool knows(size_t number) const { return known_numbers_[number]; }
   /// One name per class, or empty where the data has none.
   const std::vector<std::string>& class_names() const { return class_names_; }
 
@@ -105,6 +109,7 @@ class Dataset {
   SampleShape shape_;
   int64_t size_ = 0, num_classes_ = 0, condition_channels_ = 0;
   std::vector<std::string> class_names_;
+  std::array<bool, kNumMetadata> known_numbers_ = {};
 
  private:
   using Read = std::function<void(int64_t index)>;

@@ -1,7 +1,8 @@
 // Tiles of scenes as they lie on disk: safetensors shards that `ditdata make` writes and that training, statistics and
 // evaluation read.
 //   images [N, C, H, W] in the type of the source (U8, U16, I16, F32), labels [N] I64 (all shards or none),
-//   geotransform [N, 6] F64 (GDAL's, of the tile's corner), valid [N, H, W] U8 (0 where a mask of the source says that
+//   geotransform [N, 6] F64 (GDAL's, of the tile's corner), metadata [N, 7] F64 (the numbers of base/metadata.hpp; NaN
+//   where one is not known), valid [N, H, W] U8 (0 where a mask of the source says that
 //   data are missing; only if the source has a mask);
 //   metadata bands, scale, offset, nodata (JSON lists, one entry per band; null: none), crs (WKT), classes and source
 //   (JSON lists).
@@ -14,6 +15,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "ditrain/base/metadata.hpp"
 #include "ditrain/images/raster.hpp"
 #include "ditrain/weights/safetensors.hpp"
 
@@ -39,7 +41,8 @@ struct TileShard {
   int64_t first = 0;  ///< number of its first tile
   int64_t count = 0, channels = 0, height = 0, width = 0;
   std::vector<TileBand> bands;
-  std::vector<int64_t> labels;  ///< empty: none
+  std::vector<int64_t> labels;       ///< empty: none
+  std::vector<double> numbers = {};  ///< [count, kNumMetadata], `metadata`; empty: none is known
   std::vector<std::string> classes = {}, source = {};
   std::string crs = {};
   bool has_valid = false;

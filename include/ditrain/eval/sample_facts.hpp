@@ -21,6 +21,7 @@ struct SampleFacts {
   std::string weights;         ///< ema or model
   bool latents = false;        ///< the samples are latents, of which pictures show channels
   std::string vae = {};        ///< that decoded them; "": none
+  std::string metadata = {};   ///< as ditsample takes it; "": none
   std::string condition = {};  ///< the scene that they were drawn for; "": none
   std::string guide = {};      ///< checkpoint that guidance led away from; "": it was the absence of the label
 };

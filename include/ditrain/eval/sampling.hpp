@@ -35,8 +35,11 @@ struct GenerateRequest {
 /// Called after every step with the finished share of the request, in (0, 1].
 using GenerateProgress = std::function<void(double share)>;
 
-/// Whether a model has learned labels and their absence, which guidance needs.
-inline bool takes_guidance(const nn::ModelConfig& m) { return m.num_classes != 0 && m.class_dropout > 0; }
+/// Whether a model has learned labels or metadata, and their absence, which guidance needs.
+inline bool takes_guidance(const nn::ModelConfig& m) {
+  const bool labels = m.num_classes != 0, numbers = !m.metadata.empty();
+  return (labels || numbers) && (!labels || m.class_dropout > 0) && (!numbers || m.metadata_drop > 0);
+}
 
 /// Draws request.conditions.size() images with the weights that the model's parameters are bound to.
 /// Math:     x_T = noise 0 of the image; then diffusion::sample_loop, loop step k with noise k + 1. Noise k of image i
@@ -45,8 +48,8 @@ inline bool takes_guidance(const nn::ModelConfig& m) { return m.num_classes != 0
 /// Numerics: independent of batch, workers and of how images are dealt out over calls
 /// Memory:   generate_bytes() for min(batch, n) images
 /// Errors:   InputError for settings that SamplerConfig::validate refuses, a label out of range, an image of another
-///           size than the model takes, and guidance without a guide with a model that has no classes or never trained
-///           without them (class_dropout 0)
+///           size than the model takes, and guidance without a guide with a model that has neither classes nor metadata
+///           or never trained without them
 std::vector<float> generate(ops::Context& ctx, nn::Model& model, const diffusion::Config& config,
                             const GenerateRequest& request, const GenerateProgress& progress = {});
 

@@ -36,12 +36,12 @@ struct SceneRequest {
 
 /// Draws one scene with the weights that the model's parameters are bound to.
 /// Math:     a pixel's output is the mean over its tiles, weighted by w(y) w(x), w(i) = sin^2(pi (i + 1/2) / side).
-///           Tiles begin every half side; the last ones end with the scene. Noise k of channel c and row y is
-///           kernels::fill_normal of RandomKey(seed, Stream::kSampleNoise, index 2^40 + c 2^24 + y, k), element x: the
-///           same for a pixel whatever the tiles and the size of the scene
+///           Tiles begin every half side less a pixel; the last ones end with the scene. Noise k of channel c and row y
+///           is kernels::fill_normal of RandomKey(seed, Stream::kSampleNoise, index 2^40 + c 2^24 + y, k), element x:
+///           the same for a pixel whatever the tiles and the size of the scene
 /// Shapes:   returns [in_channels, height, width]
 /// Numerics: independent of workers; f32 sums in the order of the tiles
-/// Memory:   scene_bytes()
+/// Memory:   bytes_per_scene_pixel() and what generate_bytes() says for `batch` tiles
 /// Errors:   as generate(), and InputError for a scene that is smaller than the model's input
 std::vector<float> generate_scene(ops::Context& ctx, nn::Model& model, const diffusion::Config& config,
                                   const SceneRequest& request, const GenerateProgress& progress = {});

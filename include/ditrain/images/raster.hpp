@@ -11,6 +11,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -45,9 +46,13 @@ struct RasterInfo {
   int64_t epsg = 0;                       ///< of crs; 0: it has none
   std::optional<GeoTransform> transform;  ///< none: no location, or control points only
   bool has_mask = false, is_palette = false;
-  std::vector<std::string> files;             ///< the file and those that belong to it (masks, sources of a VRT)
-  int64_t block_width = 0, block_height = 0;  ///< what is decoded at a time
+  std::map<std::string, std::string> tags = {};  ///< of the file, and of its domain IMAGERY; names in upper case
+  std::vector<std::string> files;                ///< the file and those that belong to it (masks, sources of a VRT)
+  int64_t block_width = 0, block_height = 0;     ///< what is decoded at a time
 };
+
+/// Degrees east and north of a point of a CRS (WKT); none: it has no CRS that is known, or the point is outside of it.
+std::optional<std::array<double, 2>> longitude_latitude(const std::string& crs, double x, double y);
 
 struct Window {
   int64_t x = 0, y = 0, width = 0, height = 0;

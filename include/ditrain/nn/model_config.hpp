@@ -51,9 +51,12 @@ struct ModelConfig {
   int64_t depth = 12;
   int64_t num_heads = 6;
   double mlp_ratio = 4;
-  int64_t num_classes = 1000;  ///< 0: no labels, no label table
-  double class_dropout = 0.1;  ///< share of labels replaced by the null class in training
-  bool learn_sigma = true;     ///< 2C output channels: prediction and variance
+  int64_t num_classes = 1000;              ///< 0: no labels, no label table
+  double class_dropout = 0.1;              ///< share of labels replaced by the null class in training
+  std::vector<std::string> metadata = {};  ///< numbers of kMetadata that condition the model
+  /// Share of the samples that lose all numbers in training; of the others each number is lost with it too.
+  double metadata_drop = 0.1;
+  bool learn_sigma = true;  ///< 2C output channels: prediction and variance
   QkNorm qk_norm = QkNorm::kNone;
   Norm norm = Norm::kLayer;
   Mlp mlp = Mlp::kGelu;

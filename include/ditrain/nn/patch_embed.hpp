@@ -11,8 +11,7 @@ struct PatchEmbedWeights {
 };
 PatchEmbedWeights declare_patch_embed(const Declarations& model, const ModelConfig& config);
 
-/// Math:     x[b,t,:] = proj(patch t of image b and of its condition's) + pos_embed[t,:], the latter if there is a
-///           table
+/// Math:     x[b,t,:] = proj(patch t of image b and of its condition's) + pos_embed[t,:], the latter if there is one
 class PatchEmbed final : public autograd::Node {
  public:
   PatchEmbed(autograd::Tape& tape, const ModelConfig& config, const PatchEmbedWeights& weights,

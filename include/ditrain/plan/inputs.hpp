@@ -21,9 +21,10 @@ dataset::SampleShape model_shape(const nn::ModelConfig& model);
 
 /// What the files of a run say.
 struct InputFacts {
-  std::optional<dataset::Config> data = {};  ///< bands, ranges and scale are the data's; none: no data.path
-  int64_t num_classes = 0;                   ///< classes of the data
-  int64_t condition_channels = 0;            ///< of the images that condition its samples
+  std::optional<dataset::Config> data = {};           ///< bands, ranges and scale are the data's; none: no data.path
+  int64_t num_classes = 0;                            ///< classes of the data
+  std::array<bool, kNumMetadata> known_numbers = {};  ///< of kMetadata
+  int64_t condition_channels = 0;                     ///< of the images that condition its samples
   std::shared_ptr<const eval::LatentCodecPlan> encoder = {};  ///< data.vae; null: not set
   std::shared_ptr<const eval::LatentCodecPlan> decoder = {};  ///< sample.vae of a run that samples; null: not set
   int64_t reference_images = 0;  ///< whose features are in memory at once (eval.fid_every_steps)

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "ditrain/dataset/raster_metadata.hpp"
 #include "ditrain/dataset/tile_shards.hpp"
 
 namespace ditrain::scenes {
@@ -44,6 +45,7 @@ struct Scene {
   std::string crs = {};
   std::optional<images::GeoTransform> transform = {};  ///< of the grid
   int64_t label = -1;
+  std::vector<double> metadata = no_metadata();  ///< date and clouds, as its first raster tells them
   std::vector<std::string> files() const;
 };
 
