@@ -1,4 +1,7 @@
 // ditexport: a checkpoint as safetensors files for other programs.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <optional>
 
 #include "ditrain/base/error.hpp"
@@ -14,10 +17,10 @@ using namespace ditrain;
 
 constexpr const char* kDiffusers = "diffusers";
 
-std::string formats() {
-  std::string text;
-  for (const auto& [word, kind] : nn::words_of(nn::ModelKind{})) text += std::string(word) + "|";
-  return text + kDiffusers;
+std::vector<std::string> formats() {
+  std::vector<std::string> words = all_words<nn::ModelKind>();
+  words.emplace_back(kDiffusers);
+  return words;
 }
 
 config::CommandLine make_command_line() {
@@ -25,7 +28,7 @@ config::CommandLine make_command_line() {
       "ditexport", "write the weights of a checkpoint as safetensors",
       {{"checkpoint", "DIR|FILE", "run folder, checkpoint folder (the latest is taken), or a .safetensors file"},
        {"out", "PATH", "what to write, which must not exist yet: a file, or a folder for diffusers"},
-       {"format", formats(),
+       {"format", fmt::format("{}", fmt::join(formats(), "|")),
         "one file with the public names of that model.kind (default: the checkpoint's own); diffusers: "
         "DiTTransformer2DModel, with its config",
         ""},
@@ -46,8 +49,8 @@ bool is_diffusers(const std::string& format, nn::ModelKind of_model) {
   const bool known = find_word(format, wanted);
   throw InputError({.where = known ? "export" : "command line",
                     .what = known ? "--format of another architecture" : "unknown --format",
-                    .got = known ? format + " for weights of model.kind: " + own : format,
-                    .expected = known ? own : formats()});
+                    .got = known ? format + " for weights of model.kind: " + own : "'" + format + "'",
+                    .expected = known ? own : alternatives(formats())});
 }
 
 std::string required(const config::CommandLine& line, const std::string& flag) {

@@ -38,7 +38,14 @@ std::string wrapped(std::string_view text, size_t width) {
   std::string done;
   for (std::string line; std::getline(lines, line);) {
     const size_t indent = line.find_first_not_of(' ');
-    done += line.size() <= width || indent == line.npos ? line + "\n" : labelled("", line, indent, width);
+    const size_t gap = indent == line.npos ? line.npos : line.find("  ", indent);
+    const size_t text_begin = gap == line.npos ? line.npos : line.find_first_not_of(' ', gap);
+    if (line.size() <= width || indent == line.npos)
+      done += line + "\n";
+    else if (text_begin != line.npos)  // "  label  text"
+      done += labelled(line.substr(0, gap), line.substr(text_begin), text_begin, width);
+    else
+      done += labelled("", line, indent, width);
   }
   return done;
 }

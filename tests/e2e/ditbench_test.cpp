@@ -149,10 +149,13 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
   const std::string json = scratch / "rows.json", out = scratch / "quality";
   write_file(scratch / "decay.yaml", "optimizer: {schedule: wsd, decay_share: 0.5, warmup_steps: 0}\n");
   write_file(scratch / "unguided.yaml", "sample: {cfg_scale: 1}\noptimizer: {schedule: constant}\n");
-  const Args base = {"quality",   "--config", std::string(DITRAIN_CONFIG_DIR) + "/quickstart.yaml",
-                     "--quick",   "--out",    out,
-                     "--minutes", "1,2",      "--threads",
-                     "2",         "--json",   json};
+  const auto quality = [&](const std::string& folder, const std::string& minutes) -> Args {
+    return {"quality",   "--config", std::string(DITRAIN_CONFIG_DIR) + "/quickstart.yaml",
+            "--quick",   "--out",    folder,
+            "--minutes", minutes,    "--threads",
+            "2",         "--json",   json};
+  };
+  const Args base = quality(out, "1,2");
   const Args tiny = sets({"model.hidden_size=32", "model.depth=1", "model.num_heads=2", "optimizer.warmup_steps=0",
                           "data.num_images=200"});
   const Args recipes = {"--recipe", scratch / "decay.yaml", "--recipe", scratch / "unguided.yaml"};
@@ -186,16 +189,16 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
   REQUIRE_EXIT(run(program("ditbench", base + tiny + recipes)), 0);
   CHECK(rows() == before);
 
-  const auto refused = [&](const Args& more, const std::string& text) {
-    const Result other = run(program("ditbench", base + tiny + more));
+  const auto refused = [&](const Args& bench, const Args& more, const std::string& text) {
+    const Result other = run(program("ditbench", bench + tiny + more));
     REQUIRE_EXIT(other, 2);
     CHECK_THAT(other.err, Contains(text));
   };
-  refused({"--recipe", scratch / "decay.yaml"}, "holds another comparison");
-  refused(recipes + Args{"--recipe", scratch / "decay.yaml"}, "two recipes of one name");
-  refused(recipes + Args{"--minutes", "2,1"}, "--minutes do not rise");
+  refused(base, {"--recipe", scratch / "decay.yaml"}, "holds another comparison");
+  refused(base, recipes + Args{"--recipe", scratch / "decay.yaml"}, "two recipes of one name");
+  refused(quality(scratch / "x", "2,1"), recipes, "--minutes do not rise");
   write_file(scratch / "other_data.yaml", "data: {num_images: 100}\n");
-  refused({"--recipe", scratch / "other_data.yaml"}, "recipes have other data");
+  refused(quality(scratch / "x", "1,2"), {"--recipe", scratch / "other_data.yaml"}, "recipes have other data");
 }
 
 TEST_CASE("ditbench: strategies in real runs, with memory and without") {

@@ -41,6 +41,7 @@ std::multiset<std::string> plan_lines(const std::string& text) {
   bool of_memory = false;
   std::istringstream in(text);
   for (std::string line; std::getline(in, line);) {
+    if (line.size() > 9 && line[2] == ':' && line[5] == ':') line.erase(0, 9);  // a run tells the time
     of_memory = line.starts_with("memory plan") || (of_memory && line.starts_with("  "));
     bool told = of_memory;
     for (const char* begin : {"threads: ", "model: ", "cut: ", "adaLN gradients"}) told |= line.starts_with(begin);

@@ -356,7 +356,7 @@ TEST_CASE("ditexport: diffusers has that library's folders, names and thirds of 
   const Result wrong =
       run(program("ditexport", {"--checkpoint", checkpoint, "--out", scratch / "x", "--format", "onnx"}));
   REQUIRE_EXIT(wrong, 2);
-  CHECK_THAT(wrong.err, Contains("ditexport: error:") && Contains("'onnx'") && Contains("dit or diffusers"));
+  CHECK_THAT(wrong.err, Contains("ditexport: error:") && Contains("'onnx'") && Contains("dit, uvit or diffusers"));
 }
 
 TEST_CASE("ditverify: passes all reference fixtures, fails on changed values, refuses a cut-off file") {
