@@ -172,12 +172,12 @@ void check_diffusers(const nn::ModelConfig& m) {
     refuse("this architecture", "model.kind: " + kind, "one with names of diffusers", "--format " + kind);
   if (m.input_height != m.input_width)
     refuse("images that are not square", text(m.input_height) + " x " + text(m.input_width), "height = width");
-  if (m.num_classes == 0) refuse("a model without classes", "model.num_classes 0", "at least 1 class");
-  if (m.label_rows() != m.num_classes + 1)
-    refuse("a label table without a row for dropped labels", "model.class_dropout 0", "class_dropout above 0");
   if (m.condition_channels > 0)
     refuse("channels that are given and not predicted", "model.condition_channels " + text(m.condition_channels), "0");
   if (!m.metadata.empty()) refuse("numbers that condition the model", "model.metadata", "model.metadata: none");
+  if (m.num_classes == 0) refuse("a model without classes", "model.num_classes 0", "at least 1 class");
+  if (m.label_rows() != m.num_classes + 1)
+    refuse("a label table without a row for dropped labels", "model.class_dropout 0", "class_dropout above 0");
   if (m.position != nn::Position::kSincos) refuse("rotary embedding", "model.position: rope", "model.position: sincos");
   for (const Parameter* p : all)
     if (p->trainable && p->diffusers.empty()) refuse("tensor " + p->name, "", nn::advice_on_tensor(p->name, true));

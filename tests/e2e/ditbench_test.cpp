@@ -197,7 +197,7 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
   refused(base, {"--recipe", scratch / "decay.yaml"}, "holds another comparison");
   refused(base, recipes + Args{"--recipe", scratch / "decay.yaml"}, "two recipes of one name");
   refused(quality(scratch / "x", "2,1"), recipes, "--minutes do not rise");
-  write_file(scratch / "other_data.yaml", "data: {num_images: 100}\n");
+  write_file(scratch / "other_data.yaml", "model: {num_classes: 0}\n");
   refused(quality(scratch / "x", "1,2"), {"--recipe", scratch / "other_data.yaml"}, "recipes have other data");
 }
 

@@ -2,7 +2,8 @@
 // sh blocks that starts one of the programs is run, in order, in a folder where runs/quickstart is a (tiny) run, DIR a
 // folder of images and scenes one of rasters, scenes_of_level_2a one of a product; scripts are there and parse; links
 // and names of files lead somewhere. To keep it short, lines are changed: ditrain gets --set train.steps=2 --set
-// sample.every_steps=0, ditbench --quick --threads 2 (1 under mpirun), one image per rank and, for comm, a small model,
+// sample.every_steps=0 and few or no samples for distances, ditbench --quick --threads 2 (1 under mpirun), one image
+// per rank and, for comm, a small model,
 // mpirun --oversubscribe. Two hosts are left out where the system allows no namespaces. A tuning file is written and
 // read in the scratch folder.
 #include <algorithm>
@@ -86,7 +87,8 @@ std::string as_run_here(std::string line) {
   if (line.starts_with("./")) line = kRoot + line.substr(1);
   replace(line, "=DIR", "=images");
   if (program_name == "ditrain" && line.find(" report ") == line.npos && line.find(" --help ") == line.npos)
-    line += " --set train.steps=2 --set sample.every_steps=0";
+    line += std::string(" --set train.steps=2 --set sample.every_steps=0") +
+            (line.find("eval.") == line.npos ? " --set eval.fid_every_steps=0" : " --set eval.fid_samples=8");
   if (program_name == "ditbench") line += std::string(" --quick --threads ") + (under_mpirun ? "1" : "2");
   replace(line, "--batch 4", "--batch 1");
   replace(line, " comm --model S", " comm --model custom --set model.hidden_size=32 --set model.num_heads=2");

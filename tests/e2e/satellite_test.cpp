@@ -153,7 +153,7 @@ TEST_CASE("satellite: products of level 2A, as they are downloaded, become tiles
   const Result trained = run(program(
       "ditrain", Args{"--config", std::string(DITRAIN_CONFIG_DIR) + "/sentinel2_l2a.yaml", "--out", scratch / "run"} +
                      sets({"data.path=" + (scratch / "tiles"), "train.steps=2", "sample.every_steps=0",
-                           "eval.fid_every_steps=0"})));
+                           "eval.fid_every_steps=0", "log.level=debug"})));
   REQUIRE_EXIT(trained, 0);
   CHECK_THAT(trained.out, Contains("settled: model.num_classes: 0") && Contains("settled: data.scale_low: ["));
 }

@@ -150,7 +150,7 @@ TEST_CASE("reference fixtures pass, compare all that is no input, and every chan
   }
 }
 
-TEST_CASE("the whole autoencoder of Stable Diffusion: means of all modules, and a changed one is found") {
+TEST_CASE("the whole autoencoder of Stable Diffusion: means of all modules, and a changed one is found", "[long]") {
   Workers workers;
   const std::string path = std::string(DITRAIN_GOLDEN_DIR) + "/vae_sd_rect_stats.safetensors";
   const Report clean = verify_fixture(path, workers.ctx);
