@@ -344,7 +344,7 @@ double QualityMeterOfRecipes::train_to(const Recipe& r, int64_t seed, size_t mar
     trunk.optimizer.schedule = optim::LrSchedule::kConstant;
     trunk.train.steps = int64_t(std::floor(double(c.train.steps) * (1 - c.optimizer.decay_share)));
     if (trunk.train.steps > 0) {
-      c.train.branch_from = run + "/trunk";
+      c.train.branch_from = fs::absolute(run + "/trunk").string(), c.train.init_from.clear();
       train(trunk, c.train.branch_from);
       before = sum_of(cpu_seconds(c.train.branch_from, trunk.train.steps));
     }

@@ -1,6 +1,7 @@
 #include "ditrain/checkpoint/adapt.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -9,6 +10,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/checkpoint/checkpoint.hpp"
 #include "ditrain/config/option_table.hpp"
+#include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/dataset/kinds.hpp"
 
 namespace ditrain::checkpoint {
@@ -22,8 +24,8 @@ constexpr const char *kPatches = "x_embedder.proj.weight", *kTable = "pos_embed"
 
 // Keys of section model that may differ; the name stands for others, and of mlp_ratio the width counts.
 bool may_differ(const std::string& key, const nn::ModelConfig& from, const nn::ModelConfig& to) {
-  static const std::set<std::string> kAdapted = {"input_size", "in_channels", "num_classes", "class_dropout",
-                                                 "learn_sigma"};
+  static const std::set<std::string> kAdapted = {"input_size",    "in_channels", "num_classes",
+                                                 "class_dropout", "learn_sigma", "metadata_drop"};
   const bool new_condition = key == "condition_channels" && from.condition_channels == 0;
   return key == "name" || kAdapted.contains(key) || new_condition ||
          (key == "mlp_ratio" && from.mlp_size() == to.mlp_size());
@@ -42,6 +44,22 @@ void refuse_other_networks(const DitFile& file, const config::Config& target) {
   }
 }
 
+// The bands of a condition have no rule that maps them.
+void refuse_other_condition(const DitFile& file, const config::Config& target) {
+  if (file.config().model.condition_channels == 0 || target.model.condition_channels == 0) return;
+  const dataset::ConditionBands theirs = dataset::condition_of(file.config().data),
+                                ours = dataset::condition_of(target.data);
+  if (theirs.bands.empty() || (theirs.bands == ours.bands && theirs.valid == ours.valid)) return;
+  const auto text = [](const dataset::ConditionBands& c) {
+    return fmt::format("{}{}", fmt::join(c.bands, ", "), c.valid ? ", valid" : "");
+  };
+  throw InputError({.where = file.path(),
+                    .what = "the weights are of a model that is given other bands: data.condition",
+                    .got = text(theirs),
+                    .expected = text(ours) + ", as the config says",
+                    .hint = fmt::format("--set data.condition=[{}]", text(theirs))});
+}
+
 /// Makes full tensors of the model here from those of the file.
 class Adapter {
  public:
@@ -51,6 +69,7 @@ class Adapter {
         to_(target.model),
         channels_(from_.in_channels, band_names(file.config()), to_.in_channels, band_names(target)) {
     refuse_other_networks(file, target);
+    refuse_other_condition(file, target);
     if (!channels_.same()) changes_.push_back(channels_.describe());
     if (from_.condition_channels != to_.condition_channels)
       changes_.push_back(fmt::format("{} channels that the file's model is not given: they start without effect",

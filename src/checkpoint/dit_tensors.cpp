@@ -136,7 +136,9 @@ class Sizes {
   void widths() {
     const auto& patches = t_.shape(names_.patches, 4);
     c_.hidden_size = patches[0], c_.in_channels = patches[1], c_.patch_size = patches[2];
-    if (const int64_t given = hints_.condition_channels.value_or(0); given > 0 && given < patches[1])
+    const int64_t last_rows = t_.shape(names_.last, 2)[0], all = patches[1] * patches[2] * patches[2];
+    if (const int64_t given = hints_.condition_channels.value_or(0);
+        given > 0 && given < patches[1] && last_rows != all && last_rows != 2 * all)
       c_.in_channels -= given, c_.condition_channels = given;
     if (patches[0] < 1 || patches[1] < 1 || patches[2] < 1 || patches[2] != patches[3])
       fail(*t_.file, fmt::format("shape of {}{}", t_.prefix, names_.patches), to_string(patches),

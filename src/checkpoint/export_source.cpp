@@ -67,15 +67,20 @@ std::unique_ptr<nn::Model> load_model(const WeightsSource& source) {
   return model;
 }
 
+bool is_of_meaning(const std::string& key) {
+  static const std::set<std::string> kKeys = {
+      "model.input_size",    "model.condition_channels", "model.in_channels",    "model.num_classes",
+      "model.learn_sigma",   "diffusion.process",        "diffusion.prediction", "diffusion.noise_scale",
+      "diffusion.num_steps", "diffusion.schedule",       "data.bands",           "data.scale_low",
+      "data.scale_high",     "data.latent_scale",        "data.condition",       "data.condition_low",
+      "data.condition_high"};
+  return kKeys.contains(key);
+}
+
 std::unique_ptr<nn::Model> load_guide(const std::string& path, const config::Config& config) {
-  static const std::set<std::string> kCommon = {
-      "model.input_size",      "model.condition_channels", "data.condition",     "model.in_channels",
-      "model.num_classes",     "model.learn_sigma",        "diffusion.process",  "diffusion.prediction",
-      "diffusion.noise_scale", "diffusion.num_steps",      "diffusion.schedule", "data.bands",
-      "data.scale_low",        "data.scale_high",          "data.latent_scale"};
   const WeightsSource source = find_weights(path, Weights::kEma);
   for (const config::Difference& d : config::differences(source.config, config))
-    if (kCommon.contains(d.key))
+    if (is_of_meaning(d.key))
       throw InputError({.where = "guide",
                         .what = "the outputs of the guide and of the model mean different things: " + path,
                         .got = d.key + ": " + d.old_value,

@@ -112,7 +112,8 @@ struct CheckpointSaver::Commit {
   void clear_old() const {
     const config::CheckpointConfig& config = setup.config;
     if (config.keep_last > 0) files::prune_checkpoints(setup.checkpoints_dir, config.keep_last, config.keep_every);
-    if (!config.keep_discarded) files::remove_discarded(setup.checkpoints_dir);
+    if (config.keep_discarded) return;
+    for (const std::string& folder : {setup.checkpoints_dir, setup.snapshots_dir}) files::remove_discarded(folder);
   }
 
   const Setup& setup;

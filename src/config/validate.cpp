@@ -245,7 +245,7 @@ std::vector<std::string> warnings(const Config& c) {
     lines.push_back(key + " has no effect: nothing moves between memory tiers (memory.automem: off)");
   constexpr double kMuch = 0.1;
   const double start = c.ema.warmup ? 0 : optim::ema_share_of_start(c.ema, c.train.steps);
-  if (start > kMuch)
+  if (start > kMuch && c.train.branch_from.empty())
     lines.push_back(fmt::format(
         "after {} step(s) the EMA, from which samples are drawn, will still be {:.0f} % {}; set ema.warmup: true, or "
         "ema.decay: {:.4g}",

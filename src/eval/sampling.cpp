@@ -147,9 +147,14 @@ size_t generate_bytes(nn::Model& model, const diffusion::Config& config, const d
   const auto steps = int64_t(diffusion::model_times(*process, sampler).size());
   const int64_t twice = sampler.cfg_scale != 1 ? 2 : 1;
   nn::ModelPass pass(model, twice * batch, autograd::Mode::kInference, {.given_modulations = model.has_modulations()});
-  if (!model.has_modulations()) return pass.tape().temporary_bytes();
-  const int64_t labels = std::min(batch, std::max<int64_t>(1, model.config().num_classes)) + twice - 1;
-  return pass.tape().temporary_bytes() + StepModulations::table_bytes(model, steps, labels, kModulationBytes);
+  const nn::ModelConfig& m = model.config();
+  // Images of the condition: in the request, in what is expected, in the loop and in the pass.
+  const size_t given = size_t((2 + 2 * twice) * batch * m.condition_channels * m.pixels()) * sizeof(float);
+  const size_t bytes = pass.tape().temporary_bytes() + given;
+  if (!model.has_modulations()) return bytes;
+  const int64_t columns = m.metadata.empty() ? std::min(batch, std::max<int64_t>(1, m.num_classes)) : batch;
+  const int64_t labels = columns + twice - 1;
+  return bytes + StepModulations::table_bytes(model, steps, labels, kModulationBytes);
 }
 
 WeightsFrom::WeightsFrom(autograd::ParameterStore& parameters, const Tensor& arena) {

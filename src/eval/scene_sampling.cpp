@@ -86,6 +86,8 @@ class SceneModel {
         auto& image = conditions[size_t(b)].image;
         image.resize(size_t(m_.condition_channels * m_.pixels()));
         cut(tile(b), condition.image.data(), m_.condition_channels, image.data());
+        for (int64_t k = 0; k < m_.condition_channels; ++k)  // missing pixels: the mean of the tile, as in training
+          dataset::fill_condition(image.data() + k * m_.pixels(), m_.pixels());
       }
       pass_(in.data(), times.data(), conditions.data(), batch_, predicted.data());
       for (int64_t b = 0; b < batch_ && first + size_t(b) < tiles_.size(); ++b)
@@ -148,7 +150,6 @@ ConditionScene read_condition(const std::string& path, const dataset::Config& da
       plane[size_t(p)] = gone ? NAN : scale(number);
       if (gone) has_data[size_t(p)] = 0;
     }
-    dataset::fill_condition(plane.data(), pixels);
     scene.image.insert(scene.image.end(), plane.begin(), plane.end());
     ++c;
   }

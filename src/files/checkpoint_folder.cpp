@@ -322,14 +322,6 @@ void keep_files(const std::string& from, const std::vector<std::string>& names, 
 
 std::vector<int64_t> list_kept(const std::string& dir) { return steps_in(dir); }
 
-void remove_kept_after(const std::string& dir, int64_t step) {
-  for (const int64_t later : steps_in(dir)) try {
-      if (later > step) remove_checkpoint(dir, checkpoint_name(later));
-    } catch (const RunError& error) {
-      log::warn("a snapshot of a later step stays: {}", error.what());
-    }
-}
-
 void remove_stale_temporaries(const std::string& dir) {
   for (const std::string& name : names_in(dir)) {
     const std::string path = join(dir, name);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "ditrain/base/bytes.hpp"
@@ -10,6 +11,7 @@
 #include "ditrain/dist/sums.hpp"
 #include "ditrain/eval/sampling.hpp"
 #include "ditrain/eval/training_fid.hpp"
+#include "ditrain/plan/inputs.hpp"
 
 namespace ditrain::plan {
 namespace {
@@ -78,6 +80,14 @@ size_t slow_bytes(const automem::Plan& plan) {
   return bytes;
 }
 
+// Buckets that are one rank's shard are sent whole; factor layers are not.
+size_t largest_bucket_bytes(const dist::BucketGrid& buckets) {
+  int64_t most = 0;
+  for (int64_t k = 0; k < buckets.size(); ++k)
+    if (buckets.is_owned(k)) most = std::max(most, buckets[k].size());
+  return size_t(most) * sizeof(float);
+}
+
 std::vector<MemoryItem> kept_by_node(nn::ModelPass& pass) {
   std::vector<MemoryItem> kept;
   for (const auto& node : pass.tape().nodes()) {
@@ -100,6 +110,26 @@ size_t MemoryPlan::total() const {
 
 size_t checkpoint_buffer_bytes(const config::CheckpointConfig& config, size_t state_bytes) {
   return config.async ? std::min(state_bytes, size_t(config.buffer_gib * 0x1p30)) : 0;
+}
+
+CheckpointDisk checkpoint_disk(const config::Config& config) {
+  nn::ModelConfig sizes = config.model;
+  if (sizes.num_classes == nn::kClassesOfData) sizes.num_classes = kAssumedClasses;
+  nn::Model model(sizes);
+  const autograd::ParameterStore& layout = model.parameters();
+  double optimizer = 0, averages = 0;
+  for (const autograd::StateArray& array : optim::state_arrays(config.optimizer, config.ema))
+    (array.is_average() ? averages : optimizer) += double(layout.layout_of(array).size()) * sizeof(float);
+  const config::CheckpointConfig& c = config.checkpoint;
+  const double steps = double(config.train.steps);
+  const auto multiples = [&](int64_t every) { return every == 0 ? 0 : std::ceil(steps / double(every)); };
+  const double snapshots = multiples(config.ema.snapshots_every);
+  const double written = std::max(1.0, multiples(c.every_steps) + snapshots);
+  double kept = c.keep_last == 0 ? written : std::min(written, double(c.keep_last) + 1);  // one while it is written
+  if (c.keep_every > 0) kept = std::min(written, kept + std::floor(steps / double(c.keep_every)));
+  return {.checkpoint_bytes = 2.0 * sizeof(float) * double(model.parameters().num_parameters()) + optimizer + averages,
+          .kept = kept,
+          .snapshot_bytes = averages * snapshots};
 }
 
 std::string recompute_text(const config::Config& config) {
@@ -166,7 +196,8 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Model& 
        size_t(config.data.queue_batches + 1) * samples * loaded_sample_bytes(config, facts)},
       {"autoencoders", "data.vae, sample.vae", codec_bytes(facts, workers)},
       {"adaLN factors", "of one layer, multiplied", gradients.factor_scratch_bytes()},
-      {"messages", "between nodes: two buckets", sums ? size_t(2 * config.dist.bucket_mib * 0x1p20) : 0},
+      {"messages", "between nodes: two buckets",
+       sums ? 2 * std::max(size_t(config.dist.bucket_mib * 0x1p20), largest_bucket_bytes(gradients.buckets)) : 0},
       {"checkpoint buffer",
        fmt::format("checkpoint.buffer_gib, or the whole state{}", writers < ranks_on_node ? ", shared out" : ""),
        checkpoint_buffer_bytes(config.checkpoint, 2 * state + optimizer) * size_t(writers) / size_t(ranks_on_node)},

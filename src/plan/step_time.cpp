@@ -127,19 +127,14 @@ std::filesystem::path existing_part(std::filesystem::path folder) {
 }
 
 std::string describe_checkpoints(const RunPlan& plan, const std::string& run_folder) {
-  const config::CheckpointConfig& c = plan.config.checkpoint;
-  nn::Model model(plan.config.model);
-  const double parameters = double(model.parameters().num_parameters());
-  const double bytes =
-      parameters * double(sizeof(float)) * double(2 + optim::state_arrays(plan.config.optimizer).size());
-  const double steps = double(plan.config.train.steps);
-  const double written = c.every_steps == 0 ? 1 : std::ceil(steps / double(c.every_steps));
-  double kept = c.keep_last == 0 ? written : std::min(written, double(c.keep_last) + 1);  // one while it is written
-  if (c.keep_every > 0) kept = std::min(written, kept + std::floor(steps / double(c.keep_every)));
+  const CheckpointDisk disk = checkpoint_disk(plan.config);
   std::error_code unknown;
   const auto space = std::filesystem::space(existing_part(run_folder), unknown);
-  return fmt::format("  checkpoint   {}; up to {:.0f} at a time take {}{}\n", format_bytes(size_t(bytes)), kept,
-                     format_bytes(size_t(bytes * kept)),
+  const std::string snapshots =
+      disk.snapshot_bytes == 0 ? "" : ", snapshots " + format_bytes(size_t(disk.snapshot_bytes));
+  return fmt::format("  checkpoint   {}; up to {:.0f} at a time take {}{}{}\n",
+                     format_bytes(size_t(disk.checkpoint_bytes)), disk.kept,
+                     format_bytes(size_t(disk.checkpoint_bytes * disk.kept)), snapshots,
                      unknown ? "" : fmt::format(", of {} free in {}", format_bytes(space.available), run_folder));
 }
 

@@ -11,9 +11,8 @@
 #include "ditrain/base/log.hpp"
 #include "ditrain/dist/clock_offset.hpp"
 #include "ditrain/kernels/measure.hpp"
-#include "ditrain/nn/model.hpp"
 #include "ditrain/ops/gemm.hpp"
-#include "ditrain/optim/optimizer.hpp"
+#include "ditrain/plan/memory_plan.hpp"
 #include "ditrain/plan/placement.hpp"
 
 namespace ditrain::train {
@@ -126,16 +125,6 @@ double free_disk_gib(const std::string& folder) {
   return error ? 0 : double(space.available) / 0x1p30;
 }
 
-// Those that lie on the disk at once: the ones that are kept, and the one being written.
-double checkpoints_gib(const config::Config& config) {
-  nn::Model model(config.model);
-  const autograd::ParameterStore& layout = model.parameters();
-  double elements = 2 * double(layout.arena_size());  // weights, EMA
-  for (const autograd::StateArray& array : optim::state_arrays(config.optimizer, config.ema))
-    elements += double(layout.layout_of(array).size());
-  return elements * sizeof(float) * double(std::max<int64_t>(1, config.checkpoint.keep_last) + 1) / 0x1p30;
-}
-
 // A launcher that binds each rank to one core leaves the rest of the node idle.
 void check_mask(const plan::Placement& placement, dist::Communicator& comm) {
   const int cores = placement.topology.allowed_cores, wanted = placement.topology.cores / comm.local_size();
@@ -235,6 +224,7 @@ PreflightVerdict judge(const std::vector<NodeFacts>& nodes, double needed_gib) {
 bool run_preflight(const config::Config& config, const std::string& out, dist::Communicator& comm, double seconds) {
   const plan::Placement placement = plan::plan_placement(config, comm);
   check_mask(placement, comm);
+  const double needed_gib = plan::checkpoint_disk(config).most_bytes() / 0x1p30;
   parallel::Team team(placement.team());
   ops::Context ctx(team);
   const bool bf16 = config.train.precision == DType::kBF16 && kernels::measure_fma_peak(DType::kBF16, 1e-4) > 0;
@@ -252,7 +242,7 @@ bool run_preflight(const config::Config& config, const std::string& out, dist::C
     log::info_lines(describe(placement, comm));
     for (const std::string& note : placement.notes) log::info("note: {}", note);
     log::info_lines(table_of(nodes));
-    const PreflightVerdict verdict = judge(nodes, checkpoints_gib(config));
+    const PreflightVerdict verdict = judge(nodes, needed_gib);
     for (const std::string& problem : verdict.problems) log::warn_line(problem);
     if (!verdict.slow_hosts.empty())
       log::info("without the slow node(s): sbatch --exclude={}", fmt::join(verdict.slow_hosts, ","));

@@ -59,7 +59,7 @@ void RunReport::tell_start(const dataset::Dataset& data, const std::string& resu
   if (const std::string unused = data.describe_unused(config.model.num_classes); run_.leader() && !unused.empty())
     log::warn("data: there are no samples of {}", unused);
   if (config.sample.cfg_scale != 1 && config::draws_samples(config) && config.model.num_classes == 0 &&
-      config.model.metadata.empty())
+      config.model.metadata.empty() && config.sample.guide.empty())
     log::info("guidance is off: sample.cfg_scale {} needs labels, and the model has none (model.num_classes: 0)",
               config.sample.cfg_scale);
   if (const std::string ignored = data.describe_ignored(); !ignored.empty()) log::info("data: {}", ignored);

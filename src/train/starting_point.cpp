@@ -126,7 +126,7 @@ void StartingPoint::begin(int64_t step, const std::string& topology) {
     log::info("a checkpoint after step {} is now {}; {}", step, aside,
               run_.config.checkpoint.keep_discarded ? "it stays (checkpoint.keep_discarded)"
                                                     : "it goes when the next one is whole");
-  files::remove_kept_after(checkpoint::snapshots_of(run_.options.out), step);
+  files::discard_checkpoints_after(checkpoint::snapshots_of(run_.options.out), step);
   const int64_t lines = discard_metrics_after(run_.options.out, step);
   if (lines > 0) log::info("{} line(s) after step {} moved to metrics.discarded.jsonl", lines, step);
 }

@@ -82,7 +82,9 @@ void TrainStep::prepare(const MicroBatch& micro, int64_t step) {
     time_[size_t(i)] = process_->draw_time(RandomKey(seed, Stream::kTimestep, s, g));
     pass_.t()[size_t(i)] = process_->model_time(time_[size_t(i)]);
     const RandomKey dropped(seed, Stream::kLabelDrop, s, g);
-    const bool drop = dropped.uniform(0) < m.class_dropout, drop_all = dropped.uniform(1) < m.metadata_drop;
+    // With labels the numbers go with them: guidance asks the model without both.
+    const bool drop = dropped.uniform(0) < m.class_dropout,
+               drop_all = dropped.uniform(m.num_classes > 0 ? 0 : 1) < m.metadata_drop;
     Condition& condition = pass_.conditions()[size_t(i)] = micro.conditions[i];
     if (drop) condition.label = m.num_classes;
     for (size_t j = 0; j < condition.numbers.size(); ++j)

@@ -37,6 +37,7 @@ std::unique_ptr<dataset::Dataset> reference_tiles(const config::Config& c, const
     return nullptr;
   dataset::Config data = c.data;
   data.kind = dataset::find_kind("tiles"), data.path = c.eval.reference, data.hold_out = 0;
+  data.condition.clear(), data.condition_low.clear(), data.condition_high.clear();  // distances need none
   return dataset::open_dataset(data, shape, /*num_classes=*/0, uint64_t(c.train.seed));
 }
 

@@ -9,6 +9,7 @@
 #include "ditrain/checkpoint/export.hpp"
 #include "ditrain/checkpoint/snapshots.hpp"
 #include "ditrain/config/option_table.hpp"
+#include "ditrain/files/checkpoint_folder.hpp"
 #include "ditrain/kernels/dispatch.hpp"
 
 namespace ditrain::train {
@@ -119,12 +120,18 @@ void TrainingState::branch(const std::string& path) {
   const checkpoint::CheckpointState state = checkpoint::read_checkpoint_state(folder);
   const config::Config& c = run.config;
   for (const config::Difference& d : config::differences(config::parse_config(state.config_yaml, folder), c))
-    if (d.key.starts_with("model.") || d.key == "optimizer.kind")
+    if (d.key.starts_with("model.") || d.key == "optimizer.kind" || checkpoint::is_of_meaning(d.key))
       throw InputError({.where = "train.branch_from",
                         .what = "the checkpoint holds another model or other state: " + folder,
                         .got = d.key + ": " + d.old_value,
                         .expected = d.new_value,
                         .hint = "--set " + d.key + "=" + d.old_value + ", or train.init_from, which adapts weights"});
+  if (c.ema.snapshots_every > 0 && !state.files.contains(files::kAveragesFile))
+    throw InputError({.where = "train.branch_from",
+                      .what = "the checkpoint has no power averages to go on with: " + folder,
+                      .got = fmt::format("ema.snapshots_every: {}", c.ema.snapshots_every),
+                      .expected = "0",
+                      .hint = "--set ema.snapshots_every=0, or a trunk that was trained with it"});
   if (state.step >= c.train.steps)
     throw InputError({.where = "train.branch_from",
                       .what = "the checkpoint is at or beyond the last step: " + folder,

@@ -230,8 +230,12 @@ TEST_CASE("power averages have a file of their own, and snapshots that stay") {
   CHECK_THROWS_AS(checkpoint::load_training_state(saved, again), InputError);
   fs::remove(averages);
   CHECK_THROWS_WITH(checkpoint::load_training_state(saved, again), Contains("averages.safetensors"));
-  files::remove_kept_after(folder / "s", 3);
+  // A run that goes back puts later snapshots aside until its next checkpoint is whole.
+  CHECK(files::discard_checkpoints_after(folder / "s", 3).size() == 1);
   CHECK(files::list_kept(folder / "s") == std::vector<int64_t>{2});
+  REQUIRE_FALSE(saver.start(State::at_step(5)));
+  REQUIRE(saver.finish());
+  CHECK(std::distance(fs::directory_iterator(folder / "s"), fs::directory_iterator()) == 1);
 }
 
 TEST_CASE("files of another checkpoint, shorter and longer ones are found") {

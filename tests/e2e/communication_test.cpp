@@ -80,7 +80,7 @@ TEST_CASE("communication: a simulated link takes its time, the log tells how muc
 }
 
 // Whatever the rank was doing when it was stopped: a step, a checkpoint, what lies between two.
-TEST_CASE("communication: a rank that stands still is named and ends the run") {
+TEST_CASE("communication: a rank that stands still is named and ends the run", "[long]") {
   const TemporaryFolder scratch;
   std::vector<std::unique_ptr<Process>> jobs;
   const std::vector<std::vector<std::string>> checkpoints = {{"checkpoint.every_steps=0"},
@@ -139,7 +139,7 @@ TEST_CASE("communication: a rank whose disk is slow is waited for") {
   }
 }
 
-TEST_CASE("communication: time in which all ranks are stopped is nobody's delay") {
+TEST_CASE("communication: time in which all ranks are stopped is nobody's delay", "[long]") {
   const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   Process process(mpirun(2, tiny_ditrain(out, kForEver, sets({"dist.timeout_s=2"}))));

@@ -5,6 +5,7 @@
 
 #include "ditrain/nn/model.hpp"
 #include "recompute_config.hpp"
+#include "support/small_config.hpp"
 
 using namespace ditrain;
 using Catch::Contains;
@@ -98,4 +99,25 @@ TEST_CASE("the rates of this machine are measured in a moment") {
   CHECK((r.gemm_s > 1e-13 && r.gemm_s < 1e-8));  // 10 TFLOP/s ... 0.1 GFLOP/s of a core
   CHECK((r.attention_mac_s > 0 && r.value_s > 0 && r.parameter_s > 0 && r.overhead >= 1));
   CHECK((r.gemm_per_width_s >= 0 && r.attention_value_s >= 0));
+}
+
+TEST_CASE("disk: snapshots make checkpoints with their averages, and stay, and Muon keeps one state of a matrix") {
+  config::Config c = test::small_config();
+  c.train.steps = 100, c.checkpoint.every_steps = 10, c.checkpoint.keep_last = 2;
+  const plan::CheckpointDisk plain = plan::checkpoint_disk(c);
+  nn::Model model(c.model);
+  const double bytes = 4.0 * double(model.parameters().num_parameters());
+  CHECK(plain.checkpoint_bytes == Approx(4 * bytes).epsilon(0.05));  // arenas have padding, and no frozen table
+  CHECK(plain.kept == 3);
+  CHECK(plain.snapshot_bytes == 0);
+  c.ema.snapshots_every = 30;
+  const plan::CheckpointDisk averaged = plan::checkpoint_disk(c);
+  CHECK(averaged.checkpoint_bytes == Approx(6 * bytes).epsilon(0.05));
+  CHECK(averaged.snapshot_bytes == Approx(4 * 2 * bytes).epsilon(0.05));
+  c.checkpoint.keep_last = 0;
+  CHECK(plan::checkpoint_disk(c).kept == 14);
+  c.ema.snapshots_every = 0, c.optimizer.kind = optim::Kind::kMuon;
+  CHECK(plan::checkpoint_disk(c).checkpoint_bytes < 0.95 * plain.checkpoint_bytes);
+  c.model.num_classes = nn::kClassesOfData;
+  CHECK(plan::checkpoint_disk(c).checkpoint_bytes > 0);
 }

@@ -30,6 +30,7 @@ TEST_CASE("preflight: slow nodes, clocks and full disks are named") {
 TEST_CASE("preflight: ranks of several nodes measure together and agree on the verdict") {
   config::Config config = small_config();
   config.parallel.threads = 1;
+  config.model.num_classes = nn::kClassesOfData;  // there is no data to ask
   std::vector<int> good(4, -1);
   ThreadWorld world{.ranks = 4, .ranks_per_node = 2};
   run_ranks(world, [&](ThreadCommunicator& comm) {

@@ -37,6 +37,9 @@ std::unique_ptr<nn::Model> load_model(const WeightsSource& source);
 ///           data, or on another process
 std::unique_ptr<nn::Model> load_guide(const std::string& path, const config::Config& config);
 
+/// Whether models whose configs differ in this key have outputs of different meaning.
+bool is_of_meaning(const std::string& key);
+
 /// Writes one safetensors file with the names and shapes of the public state dict of the model's kind (frozen tensors,
 /// pos_embed, included), all tensors of `dtype` (f32 or bf16). Its metadata hold the config without paths, so that
 /// ditsample can use the file alone. Weights are those that the parameters are bound to.

@@ -15,7 +15,7 @@ namespace ditrain::eval {
 /// The bands of a raster that data.condition names, as the model learned them.
 struct ConditionScene {
   images::RasterInfo info;
-  std::vector<float> image = {};  ///< [condition channels, height, width]
+  std::vector<float> image = {};  ///< [condition channels, height, width]; NaN: no data
 };
 /// Opens the raster and checks its bands; reads no pixels.
 /// Errors:   InputError, where = path: what Raster refuses; a band that data.condition names is not there

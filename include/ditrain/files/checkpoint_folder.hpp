@@ -87,9 +87,6 @@ void remove_discarded(const std::string& dir);
 void keep_files(const std::string& from, const std::vector<std::string>& names, const std::string& dir, int64_t step);
 /// Steps of all folders in DIR, increasing; empty if it does not exist.
 std::vector<int64_t> list_kept(const std::string& dir);
-/// Removes the folders after `step`.
-/// Errors:   as prune_checkpoints
-void remove_kept_after(const std::string& dir, int64_t step);
 
 /// Clears what a killed writer or prune left behind. Call at start-up before latest_checkpoint(); only the holder of
 /// the run's lock may call it. A complete checkpoint that was moved aside for its replacement, which then never came,

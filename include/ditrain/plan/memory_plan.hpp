@@ -47,4 +47,14 @@ std::string describe(const MemoryPlan& plan);
 /// The platform::memory_limit of this machine for runs of this config.
 platform::MemoryLimit limit_of_node(const config::Config& config, int ranks_on_node = 1);
 
+/// What a run's checkpoints and snapshots take on disk.
+struct CheckpointDisk {
+  double checkpoint_bytes = 0;  ///< of one
+  double kept = 0;              ///< at most at a time, with the one being written
+  double snapshot_bytes = 0;    ///< of all snapshots of power averages at the end
+  double most_bytes() const { return checkpoint_bytes * kept + snapshot_bytes; }
+};
+/// model.num_classes: auto counts as kAssumedClasses.
+CheckpointDisk checkpoint_disk(const config::Config& config);
+
 }  // namespace ditrain::plan
