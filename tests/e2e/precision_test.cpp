@@ -186,7 +186,7 @@ TEST_CASE("ditbench tune writes a file that the next run uses, and other blocks 
   CHECK_THAT(damaged.err, Contains("[tuning] " + other) && Contains("ditbench tune"));
 }
 
-TEST_CASE("a run in bf16 learns like one in f32") {
+TEST_CASE("a run in bf16 learns like one in f32", "[long]") {
   const TemporaryFolder scratch;
   // Curves drift apart after any change, the faster the higher the rate: measured over these steps, smoothed, bf16 is
   // within 0.4 % (and at a rate of 1e-3 within 2.3 %); an f32 run whose first weights were rounded to bf16 once is
