@@ -289,6 +289,11 @@ void QualityMeterOfRecipes::calibrate() {
 }
 
 void QualityMeterOfRecipes::read_results() {
+  constexpr size_t kMostBytes = size_t{1} << 30;
+  const std::string file = path("results.jsonl"),
+                    text = fs::exists(file) ? files::read_text_file(file, kMostBytes) : "";
+  if (!text.empty() && text.back() != '\n')  // a line that was cut off would swallow the next one
+    files::write_file_atomically(file, text.substr(0, text.rfind('\n') + 1));
   for (const auto& line : lines_of(path("results.jsonl"))) {
     const auto recipe =
         std::find_if(recipes_.begin(), recipes_.end(), [&](const Recipe& r) { return line.at("recipe") == r.name; });
@@ -355,6 +360,9 @@ double QualityMeterOfRecipes::train_to(const Recipe& r, int64_t seed, size_t mar
 
 LabelledImages QualityMeterOfRecipes::draw(const Recipe& r, const std::string& run, const Point& p) {
   const checkpoint::WeightsSource source = checkpoint::find_weights(run, checkpoint::Weights::kEma);
+  if (source.step != r.steps[p.mark])  // results.jsonl has lost the line of a mark that the run has passed
+    refuse("the run has gone on beyond a mark whose result is lost: " + run, fmt::format("step {}", source.step),
+           fmt::format("step {}; without this folder the same command trains it anew", r.steps[p.mark]));
   const auto model = checkpoint::load_model(source);
   const std::string& guide_path = r.config.sample.guide;
   const auto guide = p.guided && !guide_path.empty() ? checkpoint::load_guide(guide_path, source.config) : nullptr;

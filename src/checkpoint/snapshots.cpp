@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
 #include "ditrain/checkpoint/checkpoint.hpp"
 #include "ditrain/files/checkpoint_folder.hpp"
 #include "ditrain/optim/power_average.hpp"
@@ -81,8 +82,16 @@ std::unique_ptr<nn::Model> load_average(const Snapshots& snapshots, double width
       profiles.push_back({double(one.updates), average.exponent});
     }
   }
+  double error = 0;
   const std::vector<double> factors =
-      optim::solve_average(profiles, {double(snapshots.all.back().updates), optim::exponent_of_width(width)});
+      optim::solve_average(profiles, {double(snapshots.all.back().updates), optim::exponent_of_width(width)}, &error);
+  constexpr double kMuch = 0.05;
+  const std::string how = fmt::format("the average of width {} from {} snapshot(s): {:.2g} % of its profile is not met",
+                                      width, snapshots.all.size(), 100 * error);
+  if (error > kMuch)
+    log::warn("{}; a smaller ema.snapshots_every would help", how);
+  else
+    log::info("{}", how);
   auto model = std::make_unique<nn::Model>(snapshots.newest.config.model);
   model->parameters().allocate(autograd::ParameterStore::For::kInference);
   nn::initialise(*model, 0);  // what is never updated

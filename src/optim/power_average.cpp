@@ -43,7 +43,8 @@ const std::vector<TrackedAverage>& tracked_averages() {
 }
 
 // Each profile is scaled to length 1, so that early and late snapshots weigh alike in the solution.
-std::vector<double> solve_average(const std::vector<AverageProfile>& stored, const AverageProfile& wanted) {
+std::vector<double> solve_average(const std::vector<AverageProfile>& stored, const AverageProfile& wanted,
+                                  double* error) {
   DITRAIN_CHECK(!stored.empty(), "an average of nothing");
   const auto n = Eigen::Index(stored.size());
   const auto length = [](const AverageProfile& p) { return std::sqrt(inner_product(p, p)); };
@@ -58,6 +59,11 @@ std::vector<double> solve_average(const std::vector<AverageProfile>& stored, con
     }
   }
   const Eigen::VectorXd factors = products.completeOrthogonalDecomposition().solve(with_wanted);
+  if (error != nullptr) {
+    const double whole = inner_product(wanted, wanted);
+    const double left = whole - 2 * factors.dot(with_wanted) + factors.dot(products * factors);
+    *error = std::sqrt(std::max(0.0, left) / whole);
+  }
   std::vector<double> of_stored;
   for (Eigen::Index i = 0; i < n; ++i) of_stored.push_back(factors[i] / length(stored[size_t(i)]));
   return of_stored;

@@ -77,7 +77,12 @@ TEST_CASE("power averages: an average of another width is solved from snapshots 
   }
   for (const Average& wanted : direct) {
     CAPTURE(wanted.exponent);
-    const std::vector<double> factors = optim::solve_average(profiles, {double(kUpdates), wanted.exponent});
+    double error = 1;
+    const std::vector<double> factors = optim::solve_average(profiles, {double(kUpdates), wanted.exponent}, &error);
+    CHECK(error < 0.05);
+    double of_one = 0;
+    optim::solve_average({profiles.back()}, {double(kUpdates), wanted.exponent}, &of_one);
+    CHECK(of_one > 0.1);
     std::vector<double> difference = wanted.value;
     for (size_t i = 0; i < stored.size(); ++i)
       for (size_t k = 0; k < difference.size(); ++k) difference[k] -= factors[i] * stored[i][k];

@@ -39,6 +39,8 @@ struct AverageProfile {
 /// Math:     least squares of the profiles p(s) = (exponent + 1) s^exponent / updates^(exponent + 1) on [0, updates],
 ///           f64
 /// Errors:   LogicFault without stored averages
-std::vector<double> solve_average(const std::vector<AverageProfile>& stored, const AverageProfile& wanted);
+/// error:    if not null, the norm of what is left of the wanted profile, as a share of its own
+std::vector<double> solve_average(const std::vector<AverageProfile>& stored, const AverageProfile& wanted,
+                                  double* error = nullptr);
 
 }  // namespace ditrain::optim
