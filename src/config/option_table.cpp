@@ -149,7 +149,7 @@ Option outer() {
        {"overlap", "true or false", &Outer::overlap}},
       "for slow links: nodes train by themselves and average their weights every so many steps (DiLoCo), by an outer "
       "optimiser with this learning rate and Nesterov momentum; overlap: the average travels during the next of these "
-      "phases (eager updates). {} has the defaults {every: 50, lr: 0.7, momentum: 0.9, overlap: false}. It changes "
+      "phases (eager updates). Defaults of the map: {every: 50, lr: 0.7, momentum: 0.9, overlap: false}. It changes "
       "results");
 }
 

@@ -172,7 +172,7 @@ TEST_CASE("strategies that give a rank one cluster, or share a replica, refuse w
 TEST_CASE("dist.outer is off or a map") {
   CHECK_FALSE(config::Config{}.dist.outer);
   config::Config config;
-  config::apply_set(config, "dist.outer={}");
+  config::apply_set(config, "dist.outer={overlap: false}");
   REQUIRE(config.dist.outer);
   CHECK((config.dist.outer->every == 50 && config.dist.outer->lr == 0.7 && config.dist.outer->momentum == 0.9));
   CHECK_FALSE(config.dist.outer->overlap);

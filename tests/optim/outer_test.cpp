@@ -43,8 +43,7 @@ void sum(std::vector<std::unique_ptr<Group>>& groups) {
     const std::vector<float> mine = to_vector(group->outer->gradient());
     for (size_t i = 0; i < total.size(); ++i) total[i] += mine[i];
   }
-  for (const auto& group : groups)
-    std::copy(total.begin(), total.end(), Pin<float>(group->outer->gradient()).get());
+  for (const auto& group : groups) std::copy(total.begin(), total.end(), Pin<float>(group->outer->gradient()).get());
 }
 
 std::vector<std::unique_ptr<Group>> run(const optim::OuterConfig& config, ops::Context& ctx, int phases) {

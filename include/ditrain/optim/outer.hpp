@@ -14,10 +14,10 @@
 //   c_m <- momentum c_m + D_m
 //   start_m = u - lr / M (D_m + momentum c_m)
 //
-// u then lacks one phase. The published rule lets each group apply D' + (D_m - D_m') / M with its own optimiser, where '
-// marks the phase before. The optimiser is linear, so that the differences add up to D_m / M and both rules give the
-// same weights; here u and b are those of all groups, to the bit. The EMA averages u once per phase, with the product of
-// the decays of its steps. Moments of the inner optimiser stay with the group, as published.
+// u then lacks one phase. The published rule lets each group apply D' + (D_m - D_m') / M with its own optimiser, where
+// ' marks the phase before. The optimiser is linear, so that the differences add up to D_m / M and both rules give the
+// same weights; here u and b are those of all groups, to the bit. The EMA averages u once per phase, with the product
+// of the decays of its steps. Moments of the inner optimiser stay with the group, as published.
 //
 //   OuterOptimizer outer(config, ranks, store, memory);   // then weights are set
 //   outer.begin(ctx);

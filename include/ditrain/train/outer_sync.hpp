@@ -25,8 +25,8 @@ class OuterSync {
   void begin(bool loaded) { optimizer_.begin(ctx_, loaded); }
   /// A step of the inner optimiser was made, whose EMA would have had this decay.
   void count_update(double ema_decay) { ema_decay_ *= ema_decay; }
-  /// Collective: the outer step. Waiting goes to kAllreduceExposed, the rest to kOptimizer. Returns what travelled; with
-  /// overlap, time is that of the sum that has arrived and bytes are those of the one that leaves.
+  /// Collective: the outer step. Waiting goes to kAllreduceExposed, the rest to kOptimizer. Returns what travelled;
+  /// with overlap, time is that of the sum that has arrived and bytes are those of the one that leaves.
   dist::StepOutcome step(PhaseLog& log);
   /// Returns when no sum is under way. The next step finds what it would have found.
   void finish();
