@@ -436,6 +436,9 @@ Rows output_rows() {
       boolean(DITRAIN_KEY(checkpoint.async), "write checkpoints asynchronously, while training continues"),
       number(DITRAIN_KEY(checkpoint.buffer_gib), {0, 65536},
              "[GiB per rank] copy-on-write buffer for asynchronous checkpoints; when full, the optimiser waits"),
+      number(DITRAIN_KEY(checkpoint.timeout_s), {0, 1e6},
+             "seconds in which a rank that works on a checkpoint finishes no write, sync or rename before the run ends "
+             "and names it, for disks that may hang; 0: wait for ever"),
       word(DITRAIN_KEY(checkpoint.on_error),
            "what happens if a checkpoint cannot be written: stop ends the run, warn continues; a failed last "
            "checkpoint always ends the run"),

@@ -90,6 +90,7 @@ struct CheckpointConfig {
   bool keep_discarded = false;  ///< keep those after the step that a run resumes from
   bool async = true;            ///< written while training continues
   double buffer_gib = 1;        ///< per rank: copy-on-write buffer of async
+  double timeout_s = 0;         ///< a disk that does nothing for longer ends the run; 0: it may
   OnCheckpointError on_error = OnCheckpointError::kWarn;
 };
 
