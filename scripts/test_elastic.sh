@@ -166,7 +166,7 @@ disturbed() {
   fi
   while kill -0 "$elastic" 2>/dev/null && [[ $SECONDS -lt $until ]]; do
     # The disk is well again after it was ill once.
-    if grep -q 'elastic: the run ended' "$text"; then rm -f "$CLUSTER/fault/n1"; fi
+    if grep -qs 'elastic: the run ended' "$text"; then rm -f "$CLUSTER/fault/n1"; fi
     sleep 0.1
   done
   if kill -0 "$elastic" 2>/dev/null; then
@@ -191,7 +191,7 @@ printf '%-4s %-6s %-8s %-7s %-6s %8s  %s\n' run kind launcher shards nodes secon
 bad=0 start=$SECONDS elastic=''
 for ((number = 1; number <= runs; ++number)); do
   kind=${kinds[$(((number - 1) % ${#kinds[@]}))]} round=$(((number - 1) / ${#kinds[@]}))
-  launcher=$([[ $(((number + round) % 2)) -eq 0 ]] && echo srun || echo mpirun)
+  launcher=$([[ $((number % 2)) -eq 0 ]] && echo srun || echo mpirun)
   shards=$([[ $((round % 4 / 2)) -eq 0 ]] && echo false || echo true)
   draw 2; count=$((3 + drawn))
   began=$SECONDS result=ended
