@@ -258,10 +258,11 @@ Rows data_rows() {
                       "tiles: scale of each band: reflectance (or another quantity) = number * scale + offset, which "
                       "samples state too; auto: as the tiles say"),
       numbers_or_auto(DITRAIN_KEY(data.number_offset), "tiles: the offset of each band; auto: as the tiles say"),
-      names_or(DITRAIN_KEY(data.condition), "none",
-               "tiles: bands that the model is given and does not predict: [BAND, ...] of data.path, or [FOLDER, BAND, "
-               "...] of tiles of the same places (without bands: all); a last word `valid` adds a channel that tells "
-               "where they have data"),
+      names_or(
+          DITRAIN_KEY(data.condition), "none",
+          "tiles: bands that the model is given and does not predict: [BAND, ...] of data.path, or [./FOLDER, BAND, "
+          "...] of tiles of the same places (without bands: all); a last word `valid` adds a channel that tells "
+          "where they have data"),
       numbers_or_auto(
           DITRAIN_KEY(data.condition_low),
           "tiles: the digital number of each band of data.condition that becomes -1; auto: by data.scaling"),

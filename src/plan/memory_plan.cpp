@@ -202,6 +202,8 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Model& 
        fmt::format("checkpoint.buffer_gib, or the whole state{}", writers < ranks_on_node ? ", shared out" : ""),
        checkpoint_buffer_bytes(config.checkpoint, 2 * state + optimizer) * size_t(writers) / size_t(ranks_on_node)},
       {"samples, validation", "", sampling_bytes(model, config, world_size)},
+      {"guide", "weights of sample.guide, taken to be as many as the model's",
+       config::draws_samples(config) && !config.sample.guide.empty() ? arena : 0},
       {"distances", "eval.fid_every_steps, of rank 0 shared out", distance_bytes(config, facts, ranks_on_node)},
       {"program", "code, libraries, packing buffers", kProgramBytes}};
   return plan;

@@ -145,8 +145,8 @@ Config default_config();
 
 /// Reads the config `path`, then `overlays`, whose keys replace those of the files before them, applies `sets`
 /// ("a.b=v") in order, then fills the sizes that model.name stands for. `path`
-/// is looked for in the working directory, then in the installed configs, then in share/ditrain/configs beside the
-/// folder of the running program. It makes no checks across keys: call `validate`.
+/// is looked for in the working directory, then in share/ditrain/configs beside the folder of the running program, then
+/// in the installed configs. It makes no checks across keys: call `validate`.
 /// Errors:   InputError "[config] FILE:LINE: ..." for bad YAML, unknown, double or ill-typed keys, values out of range
 Config load_config(const std::string& path, const std::vector<std::string>& sets = {},
                    const std::vector<std::string>& overlays = {});
