@@ -78,6 +78,7 @@ bool is_of_meaning(const std::string& key) {
 }
 
 std::unique_ptr<nn::Model> load_guide(const std::string& path, const config::Config& config) {
+  if (path == config::kRoutedGuide) return nullptr;
   const WeightsSource source = find_weights(path, Weights::kEma);
   for (const config::Difference& d : config::differences(source.config, config))
     if (is_of_meaning(d.key))

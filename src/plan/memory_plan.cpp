@@ -146,7 +146,8 @@ std::string recompute_text(const config::Config& config) {
 nn::PassOptions pass_options(const config::Config& config) {
   return {.recompute = config.train.recompute.value_or(nn::Recompute::kSelective),
           .precision = config.train.precision,
-          .recompute_of_blocks = config.train.recompute_of_blocks};
+          .recompute_of_blocks = config.train.recompute_of_blocks,
+          .routes = config.train.routing};
 }
 
 size_t temporary_bytes(nn::ModelPass& pass, const nn::ModelConfig& model, int64_t micro_batch) {
