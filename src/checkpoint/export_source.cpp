@@ -81,6 +81,7 @@ std::vector<config::Difference> differences_of_meaning(config::Config a, config:
 }
 
 std::unique_ptr<nn::Model> load_guide(const std::string& path, const config::Config& config) {
+  if (path == config::kRoutedGuide) return nullptr;
   const WeightsSource source = find_weights(path, Weights::kEma);
   for (const config::Difference& d : differences_of_meaning(source.config, config))
     throw InputError({.where = "guide",

@@ -63,7 +63,7 @@ TrainingState::TrainingState(RunContext& context, const dataset::Dataset& data)
 void TrainingState::load_other_models(const dataset::Dataset& data) {
   if (const std::string& path = run.config.sample.guide; !path.empty() && config::draws_samples(run.config)) {
     guide = checkpoint::load_guide(path, run.config);
-    log::info("guidance leads away from the samples of {}", path);
+    log::info("guidance leads away from the samples of {}", guide != nullptr ? path : "the model with its routes");
   }
   const auto load = [](const eval::LatentCodecPlan& plan, nn::AutoencoderUse use) {
     log::info_lines(plan.describe());

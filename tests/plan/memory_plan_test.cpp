@@ -43,6 +43,8 @@ TEST_CASE("the weights of a guide are in the plan of a run that draws samples") 
   CHECK(item(memory_of(config, 1), "guide").bytes == 0);
   config.sample.every_steps = 100;
   CHECK(item(memory_of(config, 1), "guide").bytes == item(memory_of(config, 1), "weights").bytes);
+  config.sample.guide = config::kRoutedGuide;  // the model itself
+  CHECK(item(memory_of(config, 1), "guide").bytes == 0);
 }
 
 TEST_CASE("bf16 adds a copy of the weights to the plan and keeps less of the activations") {
