@@ -1,4 +1,5 @@
-// Token routing: which tokens stay, what blocks then see, keep and compute, and the gradients. Results of a routed model
+// Token routing: which tokens stay, what blocks then see, keep and compute, and the gradients. Results of a routed
+// model
 // are compared with the public implementation's in tests/verify (fixture tread).
 #include "ditrain/nn/routing.hpp"
 
