@@ -368,10 +368,12 @@ LabelledImages QualityMeterOfRecipes::draw(const Recipe& r, const std::string& r
   const std::string& guide_path = r.config.sample.guide;
   const auto guide = p.guided && !guide_path.empty() ? checkpoint::load_guide(guide_path, source.config) : nullptr;
   const auto labels = eval::make_labels("balanced", bench_.samples, source.config.model.num_classes, uint64_t(p.seed));
-  const eval::GenerateRequest request{.sampler = sampler_within(source.config, p.guided, bench_.evaluations),
-                                      .seed = uint64_t(p.seed),
-                                      .conditions = conditions_of(labels),
-                                      .guide = guide.get()};
+  const eval::GenerateRequest request{
+      .sampler = sampler_within(source.config, p.guided, bench_.evaluations),
+      .seed = uint64_t(p.seed),
+      .conditions = conditions_of(labels),
+      .guide = guide.get(),
+      .guide_routes = p.guided ? config::guide_routes(guide_path, source.config) : nn::Routes()};
   LabelledImages images{plan::model_shape(r.config.model), {}, labels};
   images.images = eval::generate(harness_.ctx(), *model, source.config.diffusion, request);
   eval::expect_finite(images.images, images.size(), 0, eval::kDiverged);

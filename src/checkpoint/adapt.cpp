@@ -47,17 +47,14 @@ void refuse_other_networks(const DitFile& file, const config::Config& target) {
 // The bands of a condition have no rule that maps them.
 void refuse_other_condition(const DitFile& file, const config::Config& target) {
   if (file.config().model.condition_channels == 0 || target.model.condition_channels == 0) return;
-  const dataset::ConditionBands theirs = dataset::condition_of(file.config().data),
-                                ours = dataset::condition_of(target.data);
-  if (theirs.bands.empty() || (theirs.bands == ours.bands && theirs.valid == ours.valid)) return;
-  const auto text = [](const dataset::ConditionBands& c) {
-    return fmt::format("{}{}", fmt::join(c.bands, ", "), c.valid ? ", valid" : "");
-  };
+  const std::vector<std::string> theirs = dataset::condition_names(file.config().data),
+                                 ours = dataset::condition_names(target.data);
+  if (theirs.empty() || theirs == ours) return;
   throw InputError({.where = file.path(),
                     .what = "the weights are of a model that is given other bands: data.condition",
-                    .got = text(theirs),
-                    .expected = text(ours) + ", as the config says",
-                    .hint = fmt::format("--set data.condition=[{}]", text(theirs))});
+                    .got = fmt::format("{}", fmt::join(theirs, ", ")),
+                    .expected = fmt::format("{}, as the config says", fmt::join(ours, ", ")),
+                    .hint = fmt::format("--set data.condition=[{}]", fmt::join(theirs, ", "))});
 }
 
 /// Makes full tensors of the model here from those of the file.

@@ -147,9 +147,7 @@ std::string public_yaml(config::Config config) {
   if (!config::learns_pixels(config)) config.data.kind = dataset::find_kind("latents");
   config.data.path.clear(), config.data.vae.clear(), config.sample.vae.clear();
   config.train.init_from.clear(), config.train.branch_from.clear(), config.sample.guide.clear();
-  const dataset::ConditionBands condition = dataset::condition_of(config.data);
-  config.data.condition = condition.bands;
-  if (condition.valid) config.data.condition.emplace_back(dataset::kValidChannel);
+  config.data.condition = dataset::condition_names(config.data);
   return config::to_yaml(config);
 }
 

@@ -25,7 +25,7 @@ FinalLayer::FinalLayer(autograd::Tape& tape, const ModelConfig& c, const FinalLa
       stream_(stream),
       modulation_(std::move(modulation)) {
   weights_.adaLN.products = weights_.linear.products = stream.activations;
-  const int64_t B = stream.batch, T = c.tokens(), C = c.hidden_size;
+  const int64_t B = stream.batch, T = stream.tokens, C = c.hidden_size;
   x_BTC = tape.keep(*this, "x", {B, T, C});
   norm_ = ModulatedNorm(tape, *this, "", c, weights_.norm, stream, KeepPolicy::kKeep, /*keeps_output=*/false);
   tokens_ = tape.temporary("tokens", {B, T, w.linear.w->full_shape[0]});

@@ -491,7 +491,7 @@ class Uvit final : public Network {
     return all;
   }
 
-  double forward_macs() const override {
+  double forward_macs(const Routes&) const override {  // it has no routes
     const double T = double(all_tokens(config_)), C = double(config_.hidden_size);
     double macs = double(config_.depth) * 2 * T * T * C;
     for (const Parameter* p : in_arena())

@@ -79,6 +79,18 @@ std::vector<std::string> entries(const std::string& folder) {
 
 }  // namespace
 
+TEST_CASE("what models are given decides about the meaning of their outputs, not where it lies") {
+  config::Config ours, theirs;
+  ours.data.condition = {"./tiles", "VV", "valid"};
+  theirs.data.condition = {"VV", "valid"};  // as an export has it
+  theirs.train.steps = 7;
+  CHECK(checkpoint::differences_of_meaning(ours, theirs).empty());
+  theirs.data.condition = {"VH", "valid"};
+  const std::vector<config::Difference> found = checkpoint::differences_of_meaning(ours, theirs);
+  REQUIRE(found.size() == 1);
+  CHECK(found.front().key == "data.condition");
+}
+
 TEST_CASE("weights are found from a run, a checkpoint and a file") {
   const TinyRun tiny;
   for (const std::string& path : {tiny.run(), tiny.run() + "/checkpoints", tiny.checkpoint}) {

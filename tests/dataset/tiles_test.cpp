@@ -343,6 +343,13 @@ TEST_CASE("tiles: bands that are given come scaled beside those that are predict
   const auto data = open_dataset(config, {1, 4, 4}, 0, 0);
   CHECK(data->condition_channels() == 2);
   CHECK(data->describe().find("given B4, B2") != std::string::npos);
+  CHECK(condition_names(config) == config.condition);
+  // What decides between a band and a folder is the word, not what lies in the folder where the program runs.
+  Config of_folder = tiles_config(scratch / "set");
+  of_folder.condition = {scratch / "set", "B4", "valid"};
+  settle_tiles(of_folder);
+  CHECK(condition_of(of_folder).path == scratch / "set");
+  CHECK(condition_names(of_folder) == std::vector<std::string>{"B4", "valid"});
   std::vector<float> chw(16);
   Condition condition;
   for (const bool flip : {false, true}) {

@@ -162,6 +162,20 @@ TEST_CASE("ranks that share a replica of a block and of patches in all their var
   CHECK(c.sum.sums() == 4 * int(config.depth));
 }
 
+TEST_CASE("ranks that share a replica of a model with routes") {
+  nn::ModelConfig config = small();
+  config.depth = 4, config.position = nn::Position::kRope;
+  const DType precision = GENERATE(DType::kF32, DType::kBF16);
+  const nn::Recompute recompute = GENERATE(nn::Recompute::kSelective, nn::Recompute::kBlock);
+  Comparison c(2,
+               {.want_input_gradient = true,
+                .recompute = recompute,
+                .precision = precision,
+                .routes = {{0.5, 0, 1}, {0.25, 3, 3}}},
+               2, config);
+  CHECK(c.worst() < (precision == DType::kF32 ? 2e-6 : 2e-2));
+}
+
 TEST_CASE("ranks that share a replica of a U-ViT") {
   nn::ModelConfig config = small();
   config.kind = nn::ModelKind::kUvit, config.depth = 5;
