@@ -169,6 +169,11 @@ Rows model_rows() {
       integer(DITRAIN_KEY(model.depth), {1, kMaxDepth}, "number of blocks"),
       integer(DITRAIN_KEY(model.num_heads), {1, kMaxWidth}, "attention heads"),
       integer(DITRAIN_KEY(model.patch_size), {1, kMaxSide}, "pixels per side of a patch"),
+      integer(DITRAIN_KEY(model.patch_overlap), {0, kMaxSide},
+              "pixels of its neighbours that a token reads and predicts on every side of its patch, against a grid of "
+              "patch borders; predictions of a pixel are added up with weights; 0: none"),
+      integer(DITRAIN_KEY(model.patch_bottleneck), {0, kMaxWidth},
+              "width between two linear maps of patches to tokens, which large patches gain from; 0: one map"),
       number(DITRAIN_KEY(model.mlp_ratio), {0, 64}, "width of the MLP as a multiple of hidden_size"),
       input_size(),
       integer(DITRAIN_KEY(model.in_channels), {1, kMaxChannels}, "channels of the data: 3 RGB, 4 latents"),
