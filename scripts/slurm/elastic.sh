@@ -129,12 +129,11 @@ finish() {
   status=0
   wait "$1" || status=$?
 }
-# read_bounded COMMAND...: its output; nothing if it does not end within 10 s, as on a file system that hangs. A process
-# that cannot even be killed is left behind.
+# read_bounded COMMAND...: its output; what there is of it after 10 s, as on a file system that hangs.
 read_bounded() {
-  "$@" >"$here/read" 2>/dev/null &
-  local reader=$!
-  if ended "$reader" 10; then cat "$here/read"; else kill -KILL "$reader" 2>/dev/null || true; fi
+  local text
+  IFS= read -r -d '' -t 10 text < <(exec "$@" 2>/dev/null) || true
+  printf '%s' "$text"
 }
 
 # launch "NODE..." RANKS-PER-NODE COMMAND...: sets the array `job`.

@@ -70,6 +70,7 @@ struct Job {
                            "LAUNCHER_LOG=" + log,
                            "SLURM_JOB_ID=4711",
                            "SLURM_JOB_NODELIST=node1,node2",
+                           "SLURM_NTASKS=8",
                            "SLURM_NTASKS_PER_NODE=4",
                            "SLURM_CPUS_PER_TASK=38"};
     ditrain.erase(ditrain.begin());
