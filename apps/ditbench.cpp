@@ -371,10 +371,8 @@ std::pair<double, double> pair_of(const config::CommandLine& line, const std::st
   };
   if (colon == text.npos || !read(0, colon, first) || !read(colon + 1, text.size(), second) ||
       !(first >= 0 && first <= most_first && second >= 0 && second <= most_second))
-    throw InputError({.where = "command line",
-                      .what = "--" + flag + ": bad value",
-                      .got = "'" + text + "'",
-                      .expected = expected});
+    throw InputError(
+        {.where = "command line", .what = "--" + flag + ": bad value", .got = "'" + text + "'", .expected = expected});
   return {first, second};
 }
 
@@ -410,7 +408,7 @@ void run_scale(const config::CommandLine& line, bench::Harness& harness, dist::C
   o.seed = line.get_int("seed", 0, 1 << 30);
   o.rounds = int(line.get_int("rounds", 0, 1 << 20));
   o.every_die = line.has("every-die");
-  if (line.has("quick")) scale.nodes = {1, 2}, o.steps = 1;
+  if (line.has("quick")) scale.nodes = {1, 2};
   bench::bench_scale(harness, scale);
 }
 
@@ -419,9 +417,9 @@ struct Bench {
   void (*run)(const config::CommandLine&, bench::Harness&, dist::Communicator&);
 };
 constexpr Bench kBenches[] = {
-    {"gemm", run_gemm},     {"ops", run_ops},   {"step", run_step},      {"clusters", run_clusters},
-    {"ladder", run_ladder}, {"tune", run_tune}, {"comm", run_comm},      {"strategies", run_strategies},
-    {"memory", run_memory}, {"conv", run_conv}, {"vae", run_vae},        {"inception", run_inception},
+    {"gemm", run_gemm},     {"ops", run_ops},   {"step", run_step},       {"clusters", run_clusters},
+    {"ladder", run_ladder}, {"tune", run_tune}, {"comm", run_comm},       {"strategies", run_strategies},
+    {"memory", run_memory}, {"conv", run_conv}, {"vae", run_vae},         {"inception", run_inception},
     {"sample", run_sample}, {"data", run_data}, {"quality", run_quality}, {"scale", run_scale}};
 
 const Bench& wanted_bench(const config::CommandLine& line) {

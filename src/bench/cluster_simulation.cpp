@@ -13,34 +13,48 @@ double StepSchedule::update_s() const {
 
 namespace {
 
-void add_all_pairs(int nodes, std::vector<Flow>& flows) {
-  for (int from = 0; from < nodes; ++from)
-    for (int step = 1; step < nodes; ++step)
-      flows.push_back({from, (from + step) % nodes, 1.0 / double(nodes - 1)});
+// In each round every node sends to the one that is so many places further.
+void add_rotations(int nodes, int rounds, std::vector<Flow>& flows) {
+  for (int j = 0; j < rounds; ++j) {
+    const int places = rounds == nodes - 1 ? j + 1 : int(int64_t(nodes) * (2 * j + 1) / (2 * rounds));
+    for (int from = 0; from < nodes; ++from) flows.push_back({from, (from + places) % nodes, 1.0 / rounds});
+  }
+}
+
+int children_of(const plan::Platform& cluster, int level) {  // nodes below, of those that there are
+  return int(std::min<int64_t>(cluster.nodes, cluster.nodes_below(level)));
+}
+
+// Rounds of pairs that meet at the switches of a level: whole switches of the level below swap, each node of one with
+// the node so many places further of the other.
+void add_rounds_of_level(const plan::Platform& cluster, int level, int rounds, std::vector<Flow>& flows) {
+  const int size = children_of(cluster, level), inner = children_of(cluster, level - 1), others = size - inner;
+  if (others == 0) return;
+  const int count = std::clamp(int(std::lround(double(rounds) * others / (cluster.nodes - 1))), 1, others);
+  for (int j = 0; j < count; ++j) {
+    const int which = int(int64_t(others) * (2 * j + 1) / (2 * count)), turn = inner + which / inner * inner;
+    for (int from = 0; from < cluster.nodes; ++from) {
+      const int first = from / size * size, inner_first = from / inner * inner;
+      const int to_inner = first + (inner_first - first + turn) % size;
+      flows.push_back(
+          {from, to_inner + (from - inner_first + which) % inner, double(others) / double(cluster.nodes - 1) / count});
+    }
+  }
 }
 
 }  // namespace
 
-// A round of level l moves each node's slices by whole switches of level l - 1, within the switch of level l.
 std::vector<Flow> flows_of(const plan::Platform& cluster, int rounds) {
-  const int nodes = cluster.nodes;
   std::vector<Flow> flows;
-  if (nodes > 1 && (rounds == 0 || rounds >= nodes - 1)) add_all_pairs(nodes, flows);
-  if (!flows.empty() || nodes == 1) return flows;
-  for (int from = 0; from < nodes; ++from)
-    for (int level = 0; level < cluster.num_levels(); ++level) {
-      const int below = int(std::min<int64_t>(nodes, cluster.nodes_below(level))),
-                inner = int(std::min<int64_t>(nodes, cluster.nodes_below(level - 1)));
-      const int first = from / below * below, size = std::min(below, nodes - first);
-      const int own = from / inner * inner, others = size - std::min(inner, nodes - own);
-      const int turns = (size + inner - 1) / inner - 1;  // whole switches to move by
-      if (others <= 0 || turns <= 0) continue;
-      const int here = std::clamp(int(std::lround(double(rounds) * others / (nodes - 1))), 1, turns);
-      for (int j = 0; j < here; ++j) {
-        const int turn = 1 + int(double(turns) * (2 * j + 1) / (2 * here));
-        flows.push_back({from, first + (from - first + turn * inner) % size, double(others) / (nodes - 1) / here});
-      }
-    }
+  if (cluster.nodes == 1) return flows;
+  const int all = cluster.nodes - 1;
+  bool full = true;  // no switch has fewer nodes than others of its level
+  for (int level = 0; level < cluster.num_levels(); ++level)
+    full = full && cluster.nodes % children_of(cluster, level) == 0;
+  if (rounds == 0 || rounds >= all || !full)
+    add_rotations(cluster.nodes, rounds == 0 ? all : std::min(2 * rounds, all), flows);
+  else
+    for (int level = 0; level < cluster.num_levels(); ++level) add_rounds_of_level(cluster, level, rounds, flows);
   return flows;
 }
 

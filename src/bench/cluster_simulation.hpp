@@ -36,8 +36,8 @@ struct StepSchedule {
   bool early = true;     ///< weights change bucket by bucket; false: after the last one
   std::vector<Exchange> sums = {};
   std::vector<Exchange> new_weights = {};  ///< with shards: each follows the update of its bucket
-  int ranks_per_node = 1;    ///< that sum with each other
-  int leaders_per_node = 1;  ///< that exchange at once: with dp_tp one for each part of a replica
+  int ranks_per_node = 1;                  ///< that sum with each other
+  int leaders_per_node = 1;                ///< that exchange at once: with dp_tp one for each part of a replica
   double node_bytes_per_s = 0, node_latency_s = 0;  ///< between two ranks of a node
 
   double update_s() const;
@@ -65,8 +65,9 @@ struct Flow {
   int from = 0, to = 0;
   double share = 0;  ///< of what one node sends to all others together
 };
-/// All pairs, or about `rounds` of the n - 1 equal rounds, in which each node sends to one other: so many per level of
-/// the tree as pairs meet there, at least one, with the bytes of all. rounds 0: all pairs.
+/// All pairs, or about `rounds` of the n - 1 equal rounds, in which each node sends to one other: of each level of the
+/// tree as many as pairs meet there, at least one, with the bytes of all. If some switches have fewer nodes below them
+/// than others, twice as many rotations of all nodes by evenly spread numbers of places. rounds 0: all pairs.
 std::vector<Flow> flows_of(const plan::Platform& cluster, int rounds);
 
 }  // namespace ditrain::bench

@@ -10,8 +10,9 @@ SimulatedStep simulate(const plan::Platform&, const StepSchedule&, const Simulat
   throw InputError({.where = "ditbench",
                     .what = "this build has no SimGrid, which simulates the messages of a cluster",
                     .expected = "SimGrid 3.32 when ditrain is built",
-                    .hint = "apt-get install libsimgrid-dev (the Debian package), then configure and build again (cmake "
-                            "-DDITRAIN_SIMGRID=ON)"});
+                    .hint =
+                        "apt-get install libsimgrid-dev (the Debian package), then configure and build again (cmake "
+                        "-DDITRAIN_SIMGRID=ON)"});
 }
 
 }  // namespace ditrain::bench

@@ -4,7 +4,6 @@
 // dist/engine.cpp: one bucket per stage, two under way.
 //
 // Every host pair that talks has its route: up through the switches to the lowest common one, and down.
-#include <simgrid/s4u.hpp>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,9 +13,11 @@
 #include <cmath>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <optional>
+#include <simgrid/s4u.hpp>
 
 #include "cluster_simulation.hpp"
 #include "ditrain/base/clock.hpp"
@@ -138,12 +139,20 @@ class Engine {
  public:
   Engine(World& world, const std::string& name, bool between_nodes, const Network& network,
          const std::vector<std::vector<sg::Host*>>& dies)
-      : world_(world), name_(name), between_nodes_(between_nodes), all_nodes_(sg::Barrier::create(world.cluster.nodes)) {
+      : world_(world),
+        name_(name),
+        between_nodes_(between_nodes),
+        all_nodes_(sg::Barrier::create(world.cluster.nodes)) {
     const int per_node = world.parts_per_node();
     for (int node = 0; node < world.cluster.nodes; ++node) {
       nodes_.push_back({sg::Semaphore::create(0), sg::Barrier::create(per_node), sg::Barrier::create(per_node)});
       for (int i = 0; i < per_node; ++i) {
-        ranks_.push_back({node, i, {}, sg::Semaphore::create(0), sg::Semaphore::create(2), sg::Semaphore::create(0),
+        ranks_.push_back({node,
+                          i,
+                          {},
+                          sg::Semaphore::create(0),
+                          sg::Semaphore::create(2),
+                          sg::Semaphore::create(0),
                           sg::Semaphore::create(0)});
       }
     }
@@ -288,12 +297,19 @@ struct Tally {
 
 class Simulation {
  public:
-  Simulation(const plan::Platform& cluster, const StepSchedule& schedule, const SimulationOptions& options)
-      : world_{cluster, schedule, options, std::vector<std::vector<Flow>>(size_t(cluster.nodes)),
-               std::vector<int>(size_t(cluster.nodes)), 0},
+  /// `done` is called by the last rank, inside the simulation: what is under way then never ends.
+  Simulation(const plan::Platform& cluster, const StepSchedule& schedule, const SimulationOptions& options,
+             std::function<void(const SimulatedStep&)> done)
+      : done_(std::move(done)),
+        world_{cluster,
+               schedule,
+               options,
+               std::vector<std::vector<Flow>>(size_t(cluster.nodes)),
+               std::vector<int>(size_t(cluster.nodes)),
+               0},
         network_(cluster, options),
         everybody_(sg::Barrier::create(world_.parts())),
-        steps_(size_t((1 + options.steps) * every())),
+        steps_(size_t((1 + counted(options)) * every())),
         slow_(size_t(cluster.nodes), false) {
     lay_out();
     choose_slow_nodes();
@@ -310,26 +326,13 @@ class Simulation {
     for (int rank = 0; rank < world_.parts(); ++rank)
       sg::Actor::create("main", network_.node(rank / world_.parts_per_node()), [this, rank] { main_thread(rank); });
   }
-  /// Means over the steps behind the first one (or the first `outer_every`).
-  SimulatedStep result() const {
-    SimulatedStep mean{.messages = world_.messages};
-    const auto counted = double(steps_.size()) - double(every());
-    const double ranks = world_.parts();
-    for (size_t i = size_t(every()); i < steps_.size(); ++i) {
-      const Tally& t = steps_[i];
-      mean.compute_s += t.compute_s / ranks / counted;
-      mean.exposed_s += t.least_waited_s / counted;
-      mean.slower_s += (t.waited_s / ranks - t.least_waited_s) / counted;
-    }
-    mean.step_s = (steps_.back().end_s - steps_[size_t(every() - 1)].end_s) / counted;
-    return mean;
-  }
 
  private:
   struct Mine {
     double compute_s = 0, waited_s = 0;
   };
 
+  static int64_t counted(const SimulationOptions& o) { return o.steps > 0 ? o.steps : o.jitter > 0 ? 2 : 1; }
   int64_t every() const { return outer() ? world_.options.outer_every : 1; }
   bool outer() const { return world_.options.way == Way::kOuter || world_.options.way == Way::kOuterOverlapped; }
 
@@ -392,6 +395,22 @@ class Simulation {
       t.compute_s += mine.compute_s, t.waited_s += mine.waited_s;
       t.least_waited_s = std::min(t.least_waited_s, mine.waited_s);
     }
+    if (++ended_ == world_.parts()) done_(result());
+  }
+
+  /// Means over the steps behind the first one (or the first `outer_every`).
+  SimulatedStep result() const {
+    SimulatedStep mean{.messages = world_.messages};
+    const double counted = double(steps_.size()) - double(every());
+    const double ranks = world_.parts();
+    for (size_t i = size_t(every()); i < steps_.size(); ++i) {
+      const Tally& t = steps_[i];
+      mean.compute_s += t.compute_s / ranks / counted;
+      mean.exposed_s += t.least_waited_s / counted;
+      mean.slower_s += (t.waited_s / ranks - t.least_waited_s) / counted;
+    }
+    mean.step_s = (steps_.back().end_s - steps_[size_t(every() - 1)].end_s) / counted;
+    return mean;
   }
 
   void await(Engine& engine, int rank, Mine& mine) {
@@ -437,10 +456,13 @@ class Simulation {
     const double start = clock_s();
     if (world_.parts() > 1) everybody_->wait();
     if (cluster.nodes > 1)
-      sleep_s(2 * std::ceil(std::log2(double(cluster.nodes))) * cluster.latency_s(cluster.level_between(0, cluster.nodes - 1)));
+      sleep_s(2 * std::ceil(std::log2(double(cluster.nodes))) *
+              cluster.latency_s(cluster.level_between(0, cluster.nodes - 1)));
     mine.waited_s += clock_s() - start;
   }
 
+  const std::function<void(const SimulatedStep&)> done_;
+  int ended_ = 0;  // ranks
   World world_;
   Network network_;
   std::vector<std::vector<sg::Host*>> dies_;  // of each node; none: nodes are simulated as one rank
@@ -451,7 +473,9 @@ class Simulation {
   std::optional<Engine> gradients_, parameters_;
 };
 
-SimulatedStep run(const plan::Platform& cluster, const StepSchedule& schedule, const SimulationOptions& options) {
+// In a process of its own, whose end it is.
+[[noreturn]] void run(const plan::Platform& cluster, const StepSchedule& schedule, const SimulationOptions& options,
+                      int pipe_end) {
   char name[] = "ditbench";
   char* arguments[] = {name, nullptr};
   int count = 1;
@@ -464,9 +488,12 @@ SimulatedStep run(const plan::Platform& cluster, const StepSchedule& schedule, c
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   sg::Engine::set_config("contexts/factory:thread");  // they know threads, not SimGrid's own stacks
 #endif
-  Simulation simulation(cluster, schedule, options);
+  const Simulation simulation(cluster, schedule, options, [pipe_end](const SimulatedStep& step) {
+    const bool told = ::write(pipe_end, &step, sizeof step) == ssize_t(sizeof step);
+    ::_exit(told ? 0 : 1);
+  });
   engine.run();
-  return simulation.result();
+  ::_exit(1);
 }
 
 void check(const plan::Platform& cluster, const SimulationOptions& o) {
@@ -493,11 +520,7 @@ SimulatedStep simulate(const plan::Platform& cluster, const StepSchedule& schedu
   const double start = now_s();
   const pid_t child = ::fork();
   if (child < 0) throw RunError({.where = "ditbench", .what = "no process", .got = std::strerror(errno)});
-  if (child == 0) {
-    const SimulatedStep step = run(cluster, schedule, options);
-    const bool told = ::write(pipe_ends[1], &step, sizeof step) == ssize_t(sizeof step);
-    ::_exit(told ? 0 : 1);
-  }
+  if (child == 0) run(cluster, schedule, options, pipe_ends[1]);
   ::close(pipe_ends[1]);
   SimulatedStep step;
   const bool heard = ::read(pipe_ends[0], &step, sizeof step) == ssize_t(sizeof step);

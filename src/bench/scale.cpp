@@ -148,12 +148,12 @@ class ScaleMeter {
     harness_.note(fmt::format(
         "simulated, not measured: {}, {}; jitter {:g} per die and step, {} slow nodes (x {:g}), {:g} of the links with "
         "{:g} of their rate taken, seed {}",
-        recording_ ? "compute times of " + bench_.recording
-                   : "FLOP of the plan by the dies' peak times share_of_peak",
+        recording_ ? "compute times of " + bench_.recording : "FLOP of the plan by the dies' peak times share_of_peak",
         o.rounds == 0 ? "every message" : fmt::format("{} of the equal rounds of an exchange", o.rounds), o.jitter,
         o.slow_nodes, o.slow_factor, o.busy_links, o.busy_share, o.seed));
     harness_.note(
-        "efficiency: images/s per node by that of the first row of a series; exposed_s: waiting for messages, slower_s: "
+        "efficiency: images/s per node by that of the first row of a series; exposed_s: waiting for messages, "
+        "slower_s: "
         "for slower ranks; limits: the largest of what is not compute, from 1 % of the step on");
   }
 

@@ -30,8 +30,8 @@ double share_of_backward(const config::Config& config) {
   const auto& of_blocks = config.train.recompute_of_blocks;
   double again = 0;  // blocks whose forward runs twice
   for (int64_t i = 0; i < config.model.depth; ++i)
-    again += (of_blocks.empty() ? config.train.recompute.value_or(nn::Recompute::kSelective)
-                                : of_blocks[size_t(i)]) == nn::Recompute::kBlock;
+    again += (of_blocks.empty() ? config.train.recompute.value_or(nn::Recompute::kSelective) : of_blocks[size_t(i)]) ==
+             nn::Recompute::kBlock;
   again /= double(config.model.depth);
   return (2 + again) / (3 + again);
 }
@@ -98,9 +98,10 @@ ComputeTimes expected_times(const plan::RunPlan& plan, const plan::Platform& clu
   const double dies = dies_of_rank(plan, cluster);
   const double compute_s = (work.gemm_flop + 6 * work.attention_macs) /
                            (dies * cluster.die.training_flop_per_s(plan.config.train.precision));
-  return {.compute_s = compute_s,
-          .last_backward_s = compute_s * share_of_backward(plan.config) * double(plan.micro_batch) / double(plan.samples),
-          .update_s = kPassesOfUpdate * sizeof(float) * work.parameters / (dies * cluster.die.memory_gb_per_s * 1e9)};
+  return {
+      .compute_s = compute_s,
+      .last_backward_s = compute_s * share_of_backward(plan.config) * double(plan.micro_batch) / double(plan.samples),
+      .update_s = kPassesOfUpdate * sizeof(float) * work.parameters / (dies * cluster.die.memory_gb_per_s * 1e9)};
 }
 
 Recording read_recording(const std::string& folder) {

@@ -30,30 +30,30 @@ inline constexpr int kMostRingNodes = 64;  ///< 2 (ranks - 1) dependent messages
 
 struct SimulationOptions {
   Way way = Way::kTwoLevel;
-  int64_t outer_every = 50;    ///< H of the outer ways
-  int64_t steps = 2;           ///< simulated after a first one (outer ways: each is `outer_every` steps)
-  int rounds = 4;              ///< of n - 1 equal ones that are simulated; 0: every message
-  bool every_die = false;      ///< ranks of a node as actors with messages between them; else their time is a formula
-  double jitter = 0;           ///< sigma of the logarithm of each die's compute time, anew in each step
-  int64_t slow_nodes = 0;      ///< nodes, drawn by the seed, whose compute takes slow_factor times as long
+  int64_t outer_every = 50;  ///< H of the outer ways
+  int64_t steps = 0;         ///< simulated after a first one (outer ways: times outer_every); 0: 1, with jitter 2
+  int rounds = 4;            ///< of n - 1 equal ones that are simulated; 0: every message
+  bool every_die = false;    ///< ranks of a node as actors with messages between them; else their time is a formula
+  double jitter = 0;         ///< sigma of the logarithm of each die's compute time, anew in each step
+  int64_t slow_nodes = 0;    ///< nodes, drawn by the seed, whose compute takes slow_factor times as long
   double slow_factor = 1.5;
-  double busy_links = 0;       ///< share of the links (nodes' and switches'), drawn by the seed, that others use
-  double busy_share = 0.5;     ///< the part of those links that is not ours
+  double busy_links = 0;    ///< share of the links (nodes' and switches'), drawn by the seed, that others use
+  double busy_share = 0.5;  ///< the part of those links that is not ours
   int64_t seed = 0;
 };
 
 struct ScaleBench {
-  std::string platform;                     ///< file
-  std::vector<int64_t> nodes = {};          ///< none: 1, 2, 4, ... as many as the platform has, up to 1,024
+  std::string platform;             ///< file
+  std::vector<int64_t> nodes = {};  ///< none: 1, 2, 4, ... as many as the platform has, up to 1,024
   std::vector<std::string> models = {"S", "B", "L", "XL"};
   std::vector<config::Strategy> strategies = {config::Strategy::kCftp};
   std::vector<Way> ways = {Way::kTwoLevel};
-  int64_t batch = 28;                       ///< images per die (weak scaling); the paper: 112 on 4 dies
-  int64_t global_batch = 0;                 ///< of all nodes (strong scaling); 0: weak
-  std::vector<double> shares = {};          ///< of the peak that a die reaches; none: the platform's
+  int64_t batch = 28;               ///< images per die (weak scaling); the paper: 112 on 4 dies
+  int64_t global_batch = 0;         ///< of all nodes (strong scaling); 0: weak
+  std::vector<double> shares = {};  ///< of the peak that a die reaches; none: the platform's
   DType precision = DType::kF32;
-  std::vector<std::string> sets = {};       ///< config keys, "a.b=v"
-  std::string recording = {};               ///< run folder whose steps give the compute times; "": counts of the plan
+  std::vector<std::string> sets = {};  ///< config keys, "a.b=v"
+  std::string recording = {};          ///< run folder whose steps give the compute times; "": counts of the plan
   SimulationOptions simulation = {};
 };
 
