@@ -481,7 +481,8 @@ class Simulation {
   int count = 1;
   xbt_log_control_set("root.thresh:error");
   sg::Engine engine(&count, arguments);
-  // Flows share links as max-min fairness says, at their whole rate, whatever the window of TCP and its acknowledgements.
+  // Flows share links as max-min fairness says, at their whole rate, whatever the window of TCP and its
+  // acknowledgements.
   for (const char* setting : {"network/model:CM02", "network/TCP-gamma:0", "network/crosstraffic:0",
                               "contexts/stack-size:64", "contexts/guard-size:0"})
     sg::Engine::set_config(setting);
