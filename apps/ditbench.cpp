@@ -22,6 +22,7 @@
 #include "ditrain/bench/memory_matrix.hpp"
 #include "ditrain/bench/ops.hpp"
 #include "ditrain/bench/overlap.hpp"
+#include "ditrain/bench/paper.hpp"
 #include "ditrain/bench/quality.hpp"
 #include "ditrain/bench/sample.hpp"
 #include "ditrain/bench/step.hpp"
@@ -71,10 +72,12 @@ config::CommandLine make_command_line() {
        {"seeds", "N", "runs of each recipe (quality)", "3"},
        {"first-seed", "K", "seeds are K, K + 1, ... (quality)", "0"},
        {"samples", "N", "images that are drawn of each run (quality)", "1000"},
+       {"only", "NAME,...", "table-2, table-3, table-4, operators, figure-9 ...: these experiments alone (paper)"},
        {"evaluations", "N", "of the model per image, those that guide included (quality)", "50"},
        {"out", "FILE|DIR",
         "where to write the tuning (tune; default: $DITRAIN_TUNING or ~/.config/ditrain/tuning.json); folder of runs, "
-        "plots and grids, from which the same command goes on after it was ended (quality)"},
+        "plots and grids, from which the same command goes on after it was ended (quality); folder of the page and its "
+        "pictures (paper)"},
        {"json", "FILE", "write the rows as JSON too"}},
       "BENCH",
       "Benches:\n"
@@ -108,7 +111,18 @@ config::CommandLine make_command_line() {
       "seconds per step and memory of real runs in turn (the paper's Table 2); starts ditrain and mpirun "
       "itself\n"
       "  quality     recipes (YAML files over a config) trained in turn for equal CPU seconds, and how good "
-      "their samples are, by measures that need no other weights; starts ditrain itself\n");
+      "their samples are, by measures that need no other weights; starts ditrain itself\n"
+      "  paper       the tables and figures of the DiT-HC paper that concern the system, measured here and set "
+      "beside its numbers; --out DIR: as a page with pictures\n");
+}
+
+/// The words of a flag, separated by commas; none without it.
+std::vector<std::string> words(const config::CommandLine& line, const std::string& flag) {
+  std::vector<std::string> all;
+  if (!line.has(flag)) return all;
+  std::istringstream list(line.get(flag) + ",");  // a last comma begins an empty word
+  for (std::string word; std::getline(list, word, ',');) all.push_back(word);
+  return all;
 }
 
 /// The numbers of a flag, from least to most, separated by commas.
@@ -328,15 +342,26 @@ void run_quality(const config::CommandLine& line, bench::Harness& harness, dist:
   bench::bench_quality(harness, quality);
 }
 
+void run_paper(const config::CommandLine& line, bench::Harness& harness, dist::Communicator& comm) {
+  if (comm.world_size() > 1)
+    throw InputError({.where = "ditbench", .what = "paper starts ranks itself", .got = "several ranks"});
+  if (precision(line) != DType::kF32)
+    throw InputError({.where = "command line", .what = "--precision: the paper's numbers are f32", .got = "'bf16'"});
+  bench::PaperBench paper{.only = words(line, "only"), .sets = sets_of(line)};
+  read_model_and_batch(line, paper);
+  if (line.has("out")) paper.out = line.get_path("out");
+  bench::bench_paper(harness, paper);
+}
+
 struct Bench {
   const char* name;
   void (*run)(const config::CommandLine&, bench::Harness&, dist::Communicator&);
 };
 constexpr Bench kBenches[] = {
-    {"gemm", run_gemm},     {"ops", run_ops},   {"step", run_step},      {"clusters", run_clusters},
-    {"ladder", run_ladder}, {"tune", run_tune}, {"comm", run_comm},      {"strategies", run_strategies},
-    {"memory", run_memory}, {"conv", run_conv}, {"vae", run_vae},        {"inception", run_inception},
-    {"sample", run_sample}, {"data", run_data}, {"quality", run_quality}};
+    {"gemm", run_gemm},     {"ops", run_ops},   {"step", run_step},       {"clusters", run_clusters},
+    {"ladder", run_ladder}, {"tune", run_tune}, {"comm", run_comm},       {"strategies", run_strategies},
+    {"memory", run_memory}, {"conv", run_conv}, {"vae", run_vae},         {"inception", run_inception},
+    {"sample", run_sample}, {"data", run_data}, {"quality", run_quality}, {"paper", run_paper}};
 
 const Bench& wanted_bench(const config::CommandLine& line) {
   std::vector<std::string> names;
