@@ -55,9 +55,7 @@ const ModelShape& shape_of(const PaperBench& bench) {
 
 /// A number of the paper for each of its models, S to XL; NaN: out of memory there.
 using OfModels = double[4];
-double of_model(const OfModels& numbers, const PaperBench& bench) {
-  return numbers[&shape_of(bench) - kModelShapes];
-}
+double of_model(const OfModels& numbers, const PaperBench& bench) { return numbers[&shape_of(bench) - kModelShapes]; }
 
 // ---- Table 2
 
@@ -66,8 +64,7 @@ std::vector<Comparison> strategies(Harness& harness, const PaperBench& bench) {
   constexpr OfModels cftp_s = {2.48, 3.97, 9.92, 13.18}, dp_s = {2.11, 6.55, 23.31, kNone},
                      dp_tp_s = {3.91, 8.7, kNone, kNone}, cftp_gb = {167, 198, 304, 358},
                      dp_gb = {182, 247, 474, kNone}, dp_tp_gb = {224, 309, kNone, kNone};
-  bench_strategies(harness,
-                   {.model = bench.model, .batch = std::max<int64_t>(bench.batch, 8), .sets = bench.sets});
+  bench_strategies(harness, {.model = bench.model, .batch = std::max<int64_t>(bench.batch, 8), .sets = bench.sets});
   const std::string name = "strategies " + model_name(bench.model);
   const Row *cftp = find_row(harness, name + " cftp"), *dp = find_row(harness, name + " dp"),
             *dp_tp = find_row(harness, name + " dp_tp");
@@ -132,8 +129,7 @@ std::vector<Comparison> linear_modules(Harness& harness, const PaperBench& bench
     const char* layer;
     double over_vendor_blas;
   };
-  constexpr Module modules[] = {
-      {"qkv", 30.10}, {"proj", 13.89}, {"up", 16.49}, {"down", 35.49}, {"condition", 1.73}};
+  constexpr Module modules[] = {{"qkv", 30.10}, {"proj", 13.89}, {"up", 16.49}, {"down", 35.49}, {"condition", 1.73}};
   harness.apply({});
   const Peers peers = load_peers(harness);
   std::vector<Comparison> rows;
@@ -159,14 +155,16 @@ double over_plain_loops(Harness& harness, const std::string& name, int64_t n, co
                         const std::function<void(int64_t first, int64_t count)>& plain) {
   const auto on_team = [&harness, n](const std::function<void(int64_t, int64_t)>& f) {
     return [&harness, n, f] {
-      harness.ctx().for_range(n, 1024, [&](int64_t begin, int64_t end, const parallel::Worker&) { f(begin, end - begin); });
+      harness.ctx().for_range(n, 1024,
+                              [&](int64_t begin, int64_t end, const parallel::Worker&) { f(begin, end - begin); });
     };
   };
-  const Row row = harness.measure({.name = name,
-                                   .call = on_team(ours),
-                                   .bytes = double(mix.reads + mix.writes + 2 * mix.updates) * double(n) * sizeof(float),
-                                   .limit = [&] { harness.stream(mix, arrays, n); },
-                                   .rivals = {{"plain loops", on_team(plain)}}});
+  const Row row =
+      harness.measure({.name = name,
+                       .call = on_team(ours),
+                       .bytes = double(mix.reads + mix.writes + 2 * mix.updates) * double(n) * sizeof(float),
+                       .limit = [&] { harness.stream(mix, arrays, n); },
+                       .rivals = {{"plain loops", on_team(plain)}}});
   harness.add(row);
   return row.peers.front().second;
 }
@@ -184,23 +182,22 @@ std::vector<Comparison> operators(Harness& harness, const PaperBench&) {
   std::vector<Comparison> rows;
   rows.push_back({"tanh-GELU forward over plain loops", 13.3,
                   over_plain_loops(
-                      harness, "tanh-GELU forward", n, {.reads = 1, .writes = 1}, {x, y}, [&](int64_t i, int64_t m) { kernels::gelu_forward(x + i, y + i, m); },
+                      harness, "tanh-GELU forward", n, {.reads = 1, .writes = 1}, {x, y},
+                      [&](int64_t i, int64_t m) { kernels::gelu_forward(x + i, y + i, m); },
                       [&](int64_t i, int64_t m) { kernels::ref::gelu_forward(x + i, y + i, m); })});
-  rows.push_back(
-      {"tanh-GELU backward over plain loops", 12.9,
-       over_plain_loops(
-           harness, "tanh-GELU backward", n, {.reads = 2, .writes = 1}, {x, dy, y},
-           [&](int64_t i, int64_t m) { kernels::gelu_backward(x + i, dy + i, y + i, m); },
-           [&](int64_t i, int64_t m) { kernels::ref::gelu_backward(x + i, dy + i, y + i, m); })});
-  rows.push_back({"AdamW over plain loops", 12.5,
+  rows.push_back({"tanh-GELU backward over plain loops", 12.9,
                   over_plain_loops(
-                      harness, "AdamW+EMA", n, {.reads = 1, .updates = 4}, {dy, x, y, v, ema},
-                      [&](int64_t i, int64_t m) {
-                        kernels::adamw_ema(step, dy + i, x + i, y + i, v + i, ema + i, nullptr, m);
-                      },
-                      [&](int64_t i, int64_t m) {
-                        kernels::ref::adamw_ema(step, dy + i, x + i, y + i, v + i, ema + i, nullptr, m);
-                      })});
+                      harness, "tanh-GELU backward", n, {.reads = 2, .writes = 1}, {x, dy, y},
+                      [&](int64_t i, int64_t m) { kernels::gelu_backward(x + i, dy + i, y + i, m); },
+                      [&](int64_t i, int64_t m) { kernels::ref::gelu_backward(x + i, dy + i, y + i, m); })});
+  rows.push_back(
+      {"AdamW over plain loops", 12.5,
+       over_plain_loops(
+           harness, "AdamW+EMA", n, {.reads = 1, .updates = 4}, {dy, x, y, v, ema},
+           [&](int64_t i, int64_t m) { kernels::adamw_ema(step, dy + i, x + i, y + i, v + i, ema + i, nullptr, m); },
+           [&](int64_t i, int64_t m) {
+             kernels::ref::adamw_ema(step, dy + i, x + i, y + i, v + i, ema + i, nullptr, m);
+           })});
   return rows;
 }
 
@@ -216,12 +213,26 @@ double gain_of_overlap(Harness& harness, const PaperBench& bench) {
   }
   const TemporaryFolder folder;
   const std::string json = folder / "rows.json", output = folder / "output";
-  std::vector<std::string> command = {
-      mpirun,      "-np",        "2",         "--oversubscribe",
-      "--bind-to", "none",       program_beside("ditbench"), "comm",
-      "--model",   bench.model,  "--batch",   std::to_string(std::max<int64_t>(bench.batch / 2, 1)),
-      "--threads", std::to_string(harness.num_threads() / 2), "--repeats", std::to_string(harness.effort().repeats),
-      "--set",     "dist.simulate_link={gbit_s: 10}", "--json", json};
+  std::vector<std::string> command = {mpirun,
+                                      "-np",
+                                      "2",
+                                      "--oversubscribe",
+                                      "--bind-to",
+                                      "none",
+                                      program_beside("ditbench"),
+                                      "comm",
+                                      "--model",
+                                      bench.model,
+                                      "--batch",
+                                      std::to_string(std::max<int64_t>(bench.batch / 2, 1)),
+                                      "--threads",
+                                      std::to_string(harness.num_threads() / 2),
+                                      "--repeats",
+                                      std::to_string(harness.effort().repeats),
+                                      "--set",
+                                      "dist.simulate_link={gbit_s: 10}",
+                                      "--json",
+                                      json};
   for (const std::string& set : bench.sets) command.insert(command.end(), {"--set", set});
   Child::Options options{.output = output};
   if (geteuid() == 0)  // whom mpirun refuses unless these two say otherwise
@@ -357,7 +368,8 @@ std::string paper_bars_svg(const std::string& title, const std::vector<Compariso
       width, height, title, at(1), top - 4);
   double y = top;
   for (const Comparison& row : rows) {
-    svg += fmt::format("<text x=\"{:g}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n", left - 8, y + bar + 4, row.what);
+    svg +=
+        fmt::format("<text x=\"{:g}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n", left - 8, y + bar + 4, row.what);
     for (const auto& [value, colour] : {std::pair(row.paper, "#bbb"), std::pair(row.here, "#4269d0")}) {
       if (drawn(value))
         svg += fmt::format(
@@ -376,8 +388,9 @@ void bench_paper(Harness& harness, const PaperBench& bench) {
   check_only(bench.only);
   shape_of(bench);
   if (!bench.out.empty()) files::make_output_folder(bench.out);
-  std::string page = fmt::format("# The paper's experiments on this machine\n\n{}, {} thread(s), DiT-{}/2, {} images per step, f32\n",
-                                 platform::cpu_model_name(), harness.num_threads(), shape_of(bench).name, bench.batch);
+  std::string page =
+      fmt::format("# The paper's experiments on this machine\n\n{}, {} thread(s), DiT-{}/2, {} images per step, f32\n",
+                  platform::cpu_model_name(), harness.num_threads(), shape_of(bench).name, bench.batch);
   for (const Experiment& experiment : paper_experiments()) {
     if (!bench.only.empty() && std::find(bench.only.begin(), bench.only.end(), experiment.name) == bench.only.end())
       continue;
@@ -387,8 +400,7 @@ void bench_paper(Harness& harness, const PaperBench& bench) {
     page += "\n" + paper_section(experiment, rows, picture);
     harness.note("\n" + paper_section(experiment, rows));
     if (bench.out.empty()) continue;
-    if (!rows.empty())
-      files::write_file_atomically(bench.out + "/" + picture, paper_bars_svg(experiment.title, rows));
+    if (!rows.empty()) files::write_file_atomically(bench.out + "/" + picture, paper_bars_svg(experiment.title, rows));
     files::write_file_atomically(bench.out + "/paper.md", page);  // after each: what is there is not lost
   }
 }

@@ -64,9 +64,8 @@ void verify_tread(Verification& v) {
   const nn::ModelConfig config = read_dit_config(v, "custom", /*learn_sigma=*/false);
   const int64_t B = v.shape("x", 4, 1024)[0];
   const std::vector<float> t = v.f32("t", {B}), dout = v.f32("dout", output_shape(config, B));
-  const ModelBatch batch{.x = v.f32("x", image_shape(config, B)),
-                         .t = {t.begin(), t.end()},
-                         .y = v.i64("y", {B}, 0, config.num_classes)};
+  const ModelBatch batch{
+      .x = v.f32("x", image_shape(config, B)), .t = {t.begin(), t.end()}, .y = v.i64("y", {B}, 0, config.num_classes)};
   nn::Model model = lay_out(config);
   fill_model(model, autograd::ParameterStore::For::kTraining, v.suffix(), v.ctx());
   check_case(v, "none", model, batch, dout, {});

@@ -34,7 +34,8 @@ TEST_CASE("paper: an experiment is a table with the paper's numbers, and says wh
 TEST_CASE("paper: a picture has two bars per comparison, as long as the logarithm of their numbers") {
   const std::string svg = paper_bars_svg("t", {{"a", 4, 2}, {"b", NAN, 0.5}});
   std::vector<double> widths;
-  for (size_t at = svg.find("\" width=\"", svg.find("<line")); at != std::string::npos; at = svg.find("\" width=\"", at + 1))
+  for (size_t at = svg.find("\" width=\"", svg.find("<line")); at != std::string::npos;
+       at = svg.find("\" width=\"", at + 1))
     widths.push_back(std::stod(svg.substr(at + 9)));
   REQUIRE(widths.size() == 3);  // what is not a number has none
   CHECK(widths[0] == Approx(2 * widths[1]).margin(0.2));

@@ -89,8 +89,8 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {  // 
 TEST_CASE("as many tokens stay as the ratio says, and any set of them is as likely as another") {
   CHECK(nn::Route{0.5}.kept(256) == 128);
   CHECK(nn::Route{0.25}.kept(16) == 12);
-  CHECK(nn::Route{0.7}.kept(10) == 3);   // 0.7 * 10 is below 7 in f64
-  CHECK(nn::Route{0.5}.kept(5) == 3);    // int(2.5) leave
+  CHECK(nn::Route{0.7}.kept(10) == 3);  // 0.7 * 10 is below 7 in f64
+  CHECK(nn::Route{0.5}.kept(5) == 3);   // int(2.5) leave
   CHECK(nn::Route{0.999}.kept(16) == 1);
   const nn::Route route{0.6};
   constexpr int64_t kTokens = 5, kDraws = 20000;
@@ -150,8 +150,8 @@ TEST_CASE("routes change the same bits for any team, cut and recomputation, and 
   std::optional<Outcome> expected;
   for (const Crew& crew : {Crew{1}, Crew{3}, Crew{2, 2, Cut::kSamples}, Crew{5, 2, Cut::kSamples}, Crew{4, 2, Cut::kN}})
     for (const auto& [name, recompute] : nn::words_of(nn::Recompute{})) {
-      Rig rig(config,
-              {.want_input_gradient = true, .recompute = recompute, .precision = precision, .routes = routes}, 4, crew);
+      Rig rig(config, {.want_input_gradient = true, .recompute = recompute, .precision = precision, .routes = routes},
+              4, crew);
       for (int pass = 0; pass < 2; ++pass) {  // the second finds in shared memory what the first left there
         const Outcome got = run(rig);
         if (!expected) expected = got;
@@ -275,9 +275,11 @@ TEST_CASE("routes that a model cannot have are refused with what to set") {
     }
     return std::string();
   };
-  for (const nn::Routes& good : {nn::Routes{}, kInside, kFromTheFirst, kToTheLast}) CHECK(refusal(good, config).empty());
+  for (const nn::Routes& good : {nn::Routes{}, kInside, kFromTheFirst, kToTheLast})
+    CHECK(refusal(good, config).empty());
   for (const double ratio : {0.0, 1.0, -0.5, 1.5, double(NAN)})
-    CHECK_THAT(refusal({{ratio, 1, 2}}, config), Catch::Contains("above 0 and below 1") && Catch::Contains("ratio: 0.5"));
+    CHECK_THAT(refusal({{ratio, 1, 2}}, config),
+               Catch::Contains("above 0 and below 1") && Catch::Contains("ratio: 0.5"));
   CHECK_THAT(refusal({{0.01, 1, 2}}, config), Catch::Contains("no token of 24 leaves") && Catch::Contains("0.04167"));
   CHECK_THAT(refusal({{0.5, 1, 5}}, config), Catch::Contains("does not lie in the model") && Catch::Contains("0 to 4"));
   CHECK_THAT(refusal({{0.5, 3, 2}}, config), Catch::Contains("`from` not behind `to`"));

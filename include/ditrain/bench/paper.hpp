@@ -21,15 +21,15 @@ struct Comparison {
 };
 
 struct PaperBench {
-  std::string model = "S";               ///< of what the paper shows for several models
-  int64_t batch = 4;                     ///< images of a step
-  std::vector<std::string> only = {};    ///< names of experiments; empty: all
-  std::vector<std::string> sets = {};    ///< further config keys of measured steps
-  std::string out = {};                  ///< folder for paper.md and a picture per experiment; empty: none
+  std::string model = "S";             ///< of what the paper shows for several models
+  int64_t batch = 4;                   ///< images of a step
+  std::vector<std::string> only = {};  ///< names of experiments; empty: all
+  std::vector<std::string> sets = {};  ///< further config keys of measured steps
+  std::string out = {};                ///< folder for paper.md and a picture per experiment; empty: none
 };
 
 struct Experiment {
-  const char* name;     ///< "table-2", for --only
+  const char* name;  ///< "table-2", for --only
   const char* title;
   const char* unit;     ///< of its numbers: "x" for ratios
   const char* differs;  ///< what differs from the paper's machine, and why; or why nothing is measured
