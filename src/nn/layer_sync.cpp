@@ -1,9 +1,8 @@
-#include "layer_sync_node.hpp"
-
 #include <fmt/format.h>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/ops/cosine.hpp"
+#include "layer_sync_node.hpp"
 #include "models.hpp"
 
 namespace ditrain::nn {
@@ -11,8 +10,8 @@ namespace ditrain::nn {
 void validate(const LayerSync& sync, const ModelConfig& config, const Routes& routes) {
   const std::string got = fmt::format("from: {}, to: {}", sync.from, sync.to);
   if (!model_row(config.kind).uniform_blocks)
-    refuse("train.layer_sync", "models of this kind do not have it", fmt::format("model.kind: {}", word_of(config.kind)),
-           "model.kind: dit", "train.layer_sync: off");
+    refuse("train.layer_sync", "models of this kind do not have it",
+           fmt::format("model.kind: {}", word_of(config.kind)), "model.kind: dit", "train.layer_sync: off");
   if (sync.from < 0 || sync.from >= sync.to || sync.to >= config.depth)
     refuse("train.layer_sync", "no two blocks of the model", got,
            fmt::format("from before to, both from 0 to {}", config.depth - 1),

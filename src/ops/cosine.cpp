@@ -50,7 +50,8 @@ void add_row_cosines_gradient(Context& ctx, const Tensor& a, const Tensor& b, co
   for_rows(ctx, a, [&](int64_t row) {
     const float *x = pa + row * C, *y = pb + row * C;
     float* dx = pda + row * C;
-    const double of_x = norm(x, C), along_y = scale / (of_x * norm(y, C)), along_x = scale * cosines[row] / (of_x * of_x);
+    const double of_x = norm(x, C), along_y = scale / (of_x * norm(y, C)),
+                 along_x = scale * cosines[row] / (of_x * of_x);
     for (int64_t i = 0; i < C; ++i) dx[i] += float(along_y * double(y[i]) - along_x * double(x[i]));
   });
 }
