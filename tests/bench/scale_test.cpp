@@ -198,12 +198,14 @@ TEST_CASE("scale: ranks of a strategy, and what they have to do") {
 TEST_CASE("scale: rows, and what is refused") {
   need_simgrid();
   const TemporaryFolder folder;
-  std::ofstream(folder / "pair.yaml") << "name: pair\nnodes: 2\ndies_per_node: 1\n"
-                                         "die: {cores: 1, tflop_f32_per_s: 1, share: 0.5, memory_gb: 8, memory_gb_per_s: 20}\n"
-                                         "inside: {gb_per_s: 10, latency_us: 1}\n"
-                                         "tree: [{down: 2, gbit_per_s: 1, latency_us: 5}]\n";
+  std::ofstream(folder / "pair.yaml")
+      << "name: pair\nnodes: 2\ndies_per_node: 1\n"
+         "die: {cores: 1, tflop_f32_per_s: 1, share: 0.5, memory_gb: 8, memory_gb_per_s: 20}\n"
+         "inside: {gb_per_s: 10, latency_us: 1}\n"
+         "tree: [{down: 2, gbit_per_s: 1, latency_us: 5}]\n";
   Harness harness(1, Effort::quick());
-  ScaleBench bench{.platform = folder / "pair.yaml", .models = {"S"}, .ways = {Way::kTwoLevel, Way::kOuter}, .batch = 2};
+  ScaleBench bench{
+      .platform = folder / "pair.yaml", .models = {"S"}, .ways = {Way::kTwoLevel, Way::kOuter}, .batch = 2};
   bench.simulation.outer_every = 5;
   SECTION("rows") {
     bench_scale(harness, bench);
