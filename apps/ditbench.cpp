@@ -22,6 +22,7 @@
 #include "ditrain/bench/memory_matrix.hpp"
 #include "ditrain/bench/ops.hpp"
 #include "ditrain/bench/overlap.hpp"
+#include "ditrain/bench/paper.hpp"
 #include "ditrain/bench/quality.hpp"
 #include "ditrain/bench/sample.hpp"
 #include "ditrain/bench/scale.hpp"
@@ -72,8 +73,9 @@ config::CommandLine make_command_line() {
        {"seeds", "N", "runs of each recipe (quality)", "3"},
        {"first-seed", "K", "seeds are K, K + 1, ... (quality)", "0"},
        {"samples", "N", "images that are drawn of each run (quality)", "1000"},
+       {"only", "NAME,...", "table-2, table-3, table-4, operators, figure-9 ...: these experiments alone (paper)"},
        {"evaluations", "N", "of the model per image, those that guide included (quality)", "50"},
-       {"platform", "FILE", "the cluster: a file of configs/platforms (scale)"},
+       {"platform", "FILE", "the cluster: a file of configs/platforms (scale, paper)"},
        {"nodes", "N,...", "nodes of it (scale; default: 1, 2, 4, ... as many as it has, up to 1024)"},
        {"global-batch", "N", "images of all nodes together, strong scaling (scale; default: --batch for each die)"},
        {"strategies", "S,...", "cftp, dp, dp_tp (scale)", "cftp"},
@@ -91,7 +93,8 @@ config::CommandLine make_command_line() {
        {"every-die", "", "dies of a node as actors that send each other messages, not as a formula (scale)"},
        {"out", "FILE|DIR",
         "where to write the tuning (tune; default: $DITRAIN_TUNING or ~/.config/ditrain/tuning.json); folder of runs, "
-        "plots and grids, from which the same command goes on after it was ended (quality)"},
+        "plots and grids, from which the same command goes on after it was ended (quality); folder of the page and its "
+        "pictures (paper)"},
        {"json", "FILE", "write the rows as JSON too"}},
       "BENCH",
       "Benches:\n"
@@ -127,7 +130,17 @@ config::CommandLine make_command_line() {
       "  scale       training steps of a cluster that is not here, simulated message by message on SimGrid: weak and "
       "strong scaling, strategies, ways to sum, jitter, slow nodes, busy links (the paper's Figures 10 and 11)\n"
       "  quality     recipes (YAML files over a config) trained in turn for equal CPU seconds, and how good "
-      "their samples are, by measures that need no other weights; starts ditrain itself\n");
+      "their samples are, by measures that need no other weights; starts ditrain itself\n"
+      "  paper       the tables and figures of the DiT-HC paper that concern the system, measured here and set "
+      "beside its numbers; --out DIR: as a page with pictures\n");
+}
+
+/// The words of a flag, separated by commas.
+std::vector<std::string> words(const config::CommandLine& line, const std::string& flag) {
+  std::vector<std::string> all;
+  std::istringstream list(line.get(flag) + ",");  // a last comma begins an empty word
+  for (std::string word; std::getline(list, word, ',');) all.push_back(word);
+  return all;
 }
 
 /// The numbers of a flag, from least to most, separated by commas.
@@ -347,12 +360,19 @@ void run_quality(const config::CommandLine& line, bench::Harness& harness, dist:
   bench::bench_quality(harness, quality);
 }
 
-std::vector<std::string> words(const config::CommandLine& line, const std::string& flag) {
-  std::vector<std::string> all;
-  std::istringstream list(line.get(flag) + ",");  // a last comma begins an empty word, which is refused
-  for (std::string word; std::getline(list, word, ',');) all.push_back(word);
-  return all;
+void run_paper(const config::CommandLine& line, bench::Harness& harness, dist::Communicator& comm) {
+  if (comm.world_size() > 1)
+    throw InputError({.where = "ditbench", .what = "paper starts ranks itself", .got = "several ranks"});
+  if (precision(line) != DType::kF32)
+    throw InputError({.where = "command line", .what = "--precision: the paper's numbers are f32", .got = "'bf16'"});
+  bench::PaperBench paper{.sets = sets_of(line)};
+  if (line.has("only")) paper.only = words(line, "only");
+  read_model_and_batch(line, paper);
+  if (line.has("platform")) paper.platform = line.get("platform");
+  if (line.has("out")) paper.out = line.get_path("out");
+  bench::bench_paper(harness, paper);
 }
+
 template <class E>
 std::vector<E> choices(const config::CommandLine& line, const std::string& flag) {
   std::vector<E> values;
@@ -420,7 +440,8 @@ constexpr Bench kBenches[] = {
     {"gemm", run_gemm},     {"ops", run_ops},   {"step", run_step},       {"clusters", run_clusters},
     {"ladder", run_ladder}, {"tune", run_tune}, {"comm", run_comm},       {"strategies", run_strategies},
     {"memory", run_memory}, {"conv", run_conv}, {"vae", run_vae},         {"inception", run_inception},
-    {"sample", run_sample}, {"data", run_data}, {"quality", run_quality}, {"scale", run_scale}};
+    {"sample", run_sample}, {"data", run_data}, {"quality", run_quality}, {"scale", run_scale},
+    {"paper", run_paper}};
 
 const Bench& wanted_bench(const config::CommandLine& line) {
   std::vector<std::string> names;

@@ -27,11 +27,11 @@ using Origins = std::map<std::string, std::string>;
 std::vector<std::string> candidate_paths(const std::string& path) {
   std::vector<std::string> paths = {path};
   if (fs::path(path).is_absolute()) return paths;
-  paths.push_back((fs::path(kInstalledConfigs) / path).string());
   std::error_code ignored;  // without /proc the installed path has to do
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
-  if (program.has_parent_path())
+  if (program.has_parent_path())  // of an installation that was moved, before those of another one
     paths.push_back((program.parent_path().parent_path() / "share/ditrain/configs" / path).string());
+  paths.push_back((fs::path(kInstalledConfigs) / path).string());
   return paths;
 }
 

@@ -144,9 +144,13 @@ std::string recompute_text(const config::Config& config) {
 }
 
 nn::PassOptions pass_options(const config::Config& config) {
+  std::optional<nn::LayerSync> sync = config.train.layer_sync;
+  if (sync) sync->weight /= double(config.train.global_batch);  // the loss is a mean
   return {.recompute = config.train.recompute.value_or(nn::Recompute::kSelective),
           .precision = config.train.precision,
-          .recompute_of_blocks = config.train.recompute_of_blocks};
+          .recompute_of_blocks = config.train.recompute_of_blocks,
+          .routes = config.train.routing,
+          .layer_sync = sync};
 }
 
 size_t temporary_bytes(nn::ModelPass& pass, const nn::ModelConfig& model, int64_t micro_batch) {
@@ -175,6 +179,7 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Model& 
   // Replicas have the same state: those who have the first one write it.
   const int writers = gradients.sharded ? ranks_on_node : std::min(ranks_on_node, config::tensor_ranks(config));
   const bool moved = automem != nullptr;
+  const std::string& guide = config.sample.guide;
   MemoryPlan plan{.kept = kept_by_node(pass)};
   plan.items = {
       {"weights", fmt::format("{} parameters", model.parameters().num_parameters()), moved ? 0 : arena},
@@ -202,6 +207,8 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Model& 
        fmt::format("checkpoint.buffer_gib, or the whole state{}", writers < ranks_on_node ? ", shared out" : ""),
        checkpoint_buffer_bytes(config.checkpoint, 2 * state + optimizer) * size_t(writers) / size_t(ranks_on_node)},
       {"samples, validation", "", sampling_bytes(model, config, world_size)},
+      {"guide", "weights of sample.guide, taken to be as many as the model's",
+       config::draws_samples(config) && !guide.empty() && guide != config::kRoutedGuide ? arena : 0},
       {"distances", "eval.fid_every_steps, of rank 0 shared out", distance_bytes(config, facts, ranks_on_node)},
       {"program", "code, libraries, packing buffers", kProgramBytes}};
   return plan;

@@ -38,7 +38,7 @@ RunReport::RunReport(RunContext& run)
     : heartbeat(run.leader() ? run.config.log.every_seconds : 0),
       run_(run),
       trace_(run.options.trace.has_value(), run.comm.rank()),
-      flop_per_image_(6.0 * nn::forward_macs(run.config.model)) {}
+      flop_per_image_(6.0 * nn::forward_macs(run.config.model, run.config.train.routing)) {}
 
 void RunReport::tell_start(const dataset::Dataset& data, const std::string& resumed) {
   const config::Config& config = run_.config;
@@ -153,6 +153,7 @@ StepMetrics RunReport::metrics_of(const StepResult& result, const PhaseLog& wait
   m.mfu = m.tflops * 1e12 / peak_flops_;
   last_mfu_ = m.mfu;
   m.cpu_seconds = facts.cpu_seconds;
+  if (run_.config.train.layer_sync) m.extra["layer_sync_cosine"] = facts.layer_cosine;
   m.skipped_steps = state_->progress.skipped_steps, m.bad_files = int64_t(facts.bad_files);
   m.allreduce_hidden_s = result.allreduce_hidden_s;
   interval_.add(m, step_s);

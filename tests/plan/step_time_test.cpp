@@ -42,6 +42,12 @@ TEST_CASE("the work of a step is that of the model, its samples and its recomput
   const plan::StepWork half = work_of(plan_of(test::config_of("selective", 4), 2));
   CHECK(half.gemm_flop == Approx(work.gemm_flop / 2));
   CHECK((half.parameters == work.parameters && half.summed == work.parameters));
+  config::Config routed = test::config_of("selective");
+  routed.train.routing = {{.ratio = 0.5, .from = 2, .to = 8}};
+  const plan::StepWork less = work_of(plan_of(routed));
+  CHECK(less.attention_macs == Approx(8 * 2.0 * 384 * (5 * 256 * 256 + 7 * 128 * 128)));
+  CHECK(less.values == 8 * 384.0 * (5 * 256 + 7 * 128));
+  CHECK(less.gemm_flop == Approx(work.gemm_flop - 6 * 8 * 7 * 128 * 12.0 * 384 * 384));
   config::Config shards = test::config_of("selective", 4);
   shards.dist.shard_optimizer = true;
   CHECK(work_of(plan_of(shards, 2)).parameters == work.parameters / 2);
@@ -75,6 +81,10 @@ TEST_CASE("samples and validation are counted in passes over the model") {
   CHECK(predict_evaluation(plan_of(config), step) == Approx(3 * 20 * forward_s));
   config.sample.cfg_scale = 4;
   CHECK(predict_evaluation(plan_of(config), step) == Approx(3 * 20 * 2 * forward_s));
+  config.train.routing = {{.ratio = 0.9, .from = 0, .to = 11}};  // samples take all tokens
+  const plan::StepTime routed = predict_step(plan_of(config), rates(1, 0, 0, 0));
+  CHECK(routed.compute_s() < 0.3 * step.compute_s());
+  CHECK(predict_evaluation(plan_of(config), routed) == Approx(3 * 20 * 2 * forward_s).epsilon(0.1));
 }
 
 TEST_CASE("a dry run says time, checkpoints, disk and what would shorten the run") {

@@ -180,6 +180,39 @@ TEST_CASE("memory.automem moves the gradients of long skips between their nodes,
     CHECK((tensor.written == automem::Written::kInBackward) == tensor.name.ends_with(".dskip"));
 }
 
+TEST_CASE("memory.automem with routes, and with LayerSync, changes no bit") {
+  const TemporaryFolder folder;
+  config::Config config = moving_config();
+  const int64_t last = config.model.depth - 1;
+  if (GENERATE(true, false))
+    config.train.routing = {{0.5, 1, last}};
+  else
+    config.train.layer_sync = nn::LayerSync{.weight = 0.5, .from = 0, .to = last};  // which reads far ahead in backward
+  config.train.micro_batch = 2;
+  config.train.recompute = GENERATE(nn::Recompute::kSelective, nn::Recompute::kBlock);
+  const Outcome off = four_steps(config, 2, 1, "");
+  config.memory.tier_gib = {0.0, 1.0};
+  for (const auto& [automem, by] :
+       {std::pair{config::AutoMem::kPaper, CopyBy::kThreads}, {config::AutoMem::kPlanned, CopyBy::kWorkers}}) {
+    config.memory.automem = automem;
+    const Outcome moved = four_steps(config, 2, 0.5, folder.path(), by);
+    CHECK(moved.losses == off.losses);
+    CHECK((moved.states == off.states));
+    CHECK(moved.totals.bytes_in > 0);
+  }
+}
+
+TEST_CASE("tokens that take a route have no activations to move") {
+  config::Config config = moving_config();
+  nn::Model model(config.model);
+  const auto bytes = [&] {
+    return plan::record_step(config, plan::plan_gradients(config, model.parameters(), 1), 4, 2).total_bytes();
+  };
+  const size_t all = bytes();
+  config.train.global_batch = 4, config.train.routing = {{0.5, 1, 1}};
+  CHECK(bytes() < all);
+}
+
 TEST_CASE("memory.automem loses nothing by a step that is skipped, also of images that move") {
   const TemporaryFolder folder;
   config::Config config = moving_config();

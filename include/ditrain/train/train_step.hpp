@@ -45,15 +45,15 @@ class TrainStep {
 
   /// Runs step number progress.step (from 0) on this rank's samples of the global batch. `mine` is called once, after
   /// backward: it returns what this rank tells the others beside its losses.
-  /// Math:     t, label drop and noise of global sample g come from RandomKey(seed, stream, step, g), the noise as
-  ///           kernels::fill_normal makes it (last bits by instruction set); the gradient is that of the mean loss over
-  ///           the global batch, summed over micro-batches and ranks; with dist.reproducible along one binary tree over
-  ///           all micro-batches of all ranks, loss and norm too With optimizer.clip_norm 0 and train.on_non_finite
-  ///           stop, several ranks update the weights of a bucket when it has arrived, and one rank updates those of a
-  ///           node in backward of the last micro-batch; results are bit-identical. Otherwise all weights are updated
-  ///           when the last bucket has arrived and the norm is known. A step with a loss or gradient that is not
-  ///           finite is named in the result. It changes no weights on any rank, except where parts are updated one by
-  ///           one: see weights_are_spoilt().
+  /// Math:     t, label drop, routes and noise of global sample g come from RandomKey(seed, stream, step, g), the noise
+  ///           as kernels::fill_normal makes it (last bits by instruction set); the gradient is that of the mean loss
+  ///           over the global batch, summed over micro-batches and ranks; with dist.reproducible along one binary
+  ///           tree over all micro-batches of all ranks, loss and norm too. With optimizer.clip_norm 0 and
+  ///           train.on_non_finite stop, several ranks update the weights of a bucket when it has arrived, and one
+  ///           rank updates those of a node in backward of the last micro-batch; results are bit-identical. Otherwise
+  ///           all weights are updated when the last bucket has arrived and the norm is known. A step with a loss or
+  ///           gradient that is not finite is named in the result. It changes no weights on any rank, except where
+  ///           parts are updated one by one: see weights_are_spoilt().
   StepResult run(const dataset::Batch& batch, Progress& progress, const std::function<StepFacts()>& mine = {});
 
   /// The last step found a non-finite value after a part of the weights had been updated: the weights must not be
@@ -77,6 +77,7 @@ class TrainStep {
   void timed(Phase phase, PhaseLog& log, F f);
   void prepare(const MicroBatch& micro, int64_t step);
   void compute_loss(const MicroBatch& micro, StepFacts& facts);
+  void add_layer_sync(StepFacts& facts) const;
   void backward(const MicroBatch& micro, const optim::StepSettings* update, PhaseLog& log);
   optim::StepSettings next_update(const Progress& progress) const;
   std::string name_of_non_finite();
