@@ -330,7 +330,8 @@ void QualityMeterOfRecipes::open_images() {
 
 void QualityMeterOfRecipes::make_real() {
   for (int64_t s = 0; s < bench_.seeds; ++s)
-    real_.push_back(meter_->of_real(bench_.samples, uint64_t(bench_.first_seed + s)));
+    real_.push_back(
+        meter_->of_real(bench_.samples, recipes_[0].config.model.patch_size, uint64_t(bench_.first_seed + s)));
 }
 
 // Trains to a mark. Returns the CPU minutes of all steps up to it, and the folder whose checkpoint is that of the mark.
@@ -403,7 +404,7 @@ void QualityMeterOfRecipes::finish(size_t recipe, int64_t seed, size_t mark) {
   for (const Point& p : missing) {
     const LabelledImages images = draw(r, folder, p);
     if (mark + 1 == bench_.minutes.size() && seed == bench_.first_seed) write_grid(r, images, p.guided);
-    const Result result{minutes, meter_->measure(images, uint64_t(seed))};
+    const Result result{minutes, meter_->measure(images, r.config.model.patch_size, uint64_t(seed))};
     results_[p] = result;
     const Json line = {{"recipe", r.name},
                        {"seed", seed},

@@ -176,6 +176,7 @@ void check_diffusers(const nn::ModelConfig& m) {
   if (m.num_classes == 0) refuse("a model without classes", "model.num_classes 0", "at least 1 class");
   if (m.label_rows() != m.num_classes + 1)
     refuse("a label table without a row for dropped labels", "model.class_dropout 0", "class_dropout above 0");
+  if (m.patch_overlap > 0) refuse("patches that overlap", text(m.patch_overlap), "model.patch_overlap: 0");
   if (m.position != nn::Position::kSincos) refuse("rotary embedding", "model.position: rope", "model.position: sincos");
   for (const Parameter* p : all)
     if (p->trainable && p->diffusers.empty()) refuse("tensor " + p->name, "", nn::advice_on_tensor(p->name, true));

@@ -158,6 +158,16 @@ Option routing() {
       "which take no time and memory for them; samples are drawn with all tokens");
 }
 
+Option layer_sync() {
+  using nn::LayerSync;
+  return map_or_off<LayerSync>(DITRAIN_KEY(train.layer_sync),
+                               {{{"weight", "above 0", &LayerSync::weight, 1e-6, 1e3},
+                                 {"from", "a block, from 0", &LayerSync::from, 0, double(kMaxDepth)},
+                                 {"to", "a later one", &LayerSync::to, 0, double(kMaxDepth)}}},
+                               "LayerSync: the loss falls by weight times the mean cosine between the tokens behind "
+                               "block from and those behind block to, which do not learn from it");
+}
+
 using Rows = std::vector<Option>;
 
 Rows model_rows() {
@@ -169,6 +179,11 @@ Rows model_rows() {
       integer(DITRAIN_KEY(model.depth), {1, kMaxDepth}, "number of blocks"),
       integer(DITRAIN_KEY(model.num_heads), {1, kMaxWidth}, "attention heads"),
       integer(DITRAIN_KEY(model.patch_size), {1, kMaxSide}, "pixels per side of a patch"),
+      integer(DITRAIN_KEY(model.patch_overlap), {0, kMaxSide},
+              "pixels of its neighbours that a token reads and predicts on every side of its patch, against a grid of "
+              "patch borders; predictions of a pixel are added up with weights; 0: none"),
+      integer(DITRAIN_KEY(model.patch_bottleneck), {0, kMaxWidth},
+              "width between two linear maps of patches to tokens, which large patches gain from; 0: one map"),
       number(DITRAIN_KEY(model.mlp_ratio), {0, 64}, "width of the MLP as a multiple of hidden_size"),
       input_size(),
       integer(DITRAIN_KEY(model.in_channels), {1, kMaxChannels}, "channels of the data: 3 RGB, 4 latents"),
@@ -305,6 +320,7 @@ Rows train_rows() {
            "in backward"),
       integer(DITRAIN_KEY(train.seed), {0}, "seed of all random numbers"),
       routing(),
+      layer_sync(),
       text(DITRAIN_KEY(train.init_from),
            "weights that a new run starts from: checkpoint, .safetensors, .pt or diffusers folder; weights are adapted "
            "to "

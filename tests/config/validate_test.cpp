@@ -38,6 +38,9 @@ TEST_CASE("cross checks of a config") {
         }) ==
         "[train.routing] the route does not lie in the model; got {ratio: 0.5, from: 2, to: 12}, expected blocks from "
         "0 to 11, `from` not behind `to`; try from: 2, to: 8");
+  CHECK(validate_error([](config::Config& c) {
+          c.train.layer_sync = nn::LayerSync{};
+        }).find("[train.layer_sync] no two blocks of the model; got from: 0, to: 0") == 0);
   CHECK(validate_error([](config::Config& c) { c.parallel.threads = 2, c.parallel.clusters = 3; }) ==
         "[config] parallel.clusters is above parallel.threads; got 3, expected at most 2");
   CHECK(validate_error([](config::Config& c) {
