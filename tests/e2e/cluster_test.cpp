@@ -37,7 +37,8 @@ std::string sbatch_value(const std::string& text, const std::string& option) {
 // lscpu prints what it does on a node with this many hardware threads per core.
 void write_cluster(const std::string& folder, int threads_per_core) {
   fs::create_directory(folder);
-  const std::string start = std::string("echo \"$flags\" >>\"$LAUNCHER_LOG\"\n") +
+  const std::string start = std::string("[[ $* != *--version ]] || exec \"$@\"\n") +
+                            "echo \"$flags\" >>\"$LAUNCHER_LOG\"\n" +
                             "unset ${!SLURM_*}  # or mpirun asks Slurm for the nodes\nexec " + DITRAIN_MPIRUN +
                             " -np 2 --oversubscribe \"$@\"\n";
   write_program(folder + "/srun", "while [[ $1 == -* ]]; do flags+=\" $1\"; shift; done\n" + start);
