@@ -22,8 +22,10 @@
 #include "ditrain/bench/memory_matrix.hpp"
 #include "ditrain/bench/ops.hpp"
 #include "ditrain/bench/overlap.hpp"
+#include "ditrain/bench/paper.hpp"
 #include "ditrain/bench/quality.hpp"
 #include "ditrain/bench/sample.hpp"
+#include "ditrain/bench/scale.hpp"
 #include "ditrain/bench/step.hpp"
 #include "ditrain/bench/strategies.hpp"
 #include "ditrain/bench/tune.hpp"
@@ -43,11 +45,11 @@ config::CommandLine make_command_line() {
   return config::CommandLine(
       "ditbench", "measure this machine with the code that trains, beside the peaks of the same cores",
       {{"model", "M",
-        "S, B, L, XL or a full name, DiT-S/2 ... (default: gemm, ladder all four; ops, tune XL; step, sample, data, "
-        "clusters, memory, strategies S)"},
+        "S, B, L, XL or a full name, DiT-S/2 ... (default: gemm, ladder, scale all four; ops, tune XL; step, sample, "
+        "data, clusters, memory, strategies S); scale: several"},
        {"batch", "N,...",
         "images; step, sample: one row each (default: gemm the usual one of each model, step, sample, data, "
-        "inception 8, ladder 2, clusters, strategies 16)"},
+        "inception 8, ladder 2, clusters, strategies 16, scale 28 per die)"},
        {"threads", "T", "worker threads (default: all cores this process may use)"},
        {"clusters", "C",
         "thread clusters (default: one per NUMA domain, or one per L3 cache of a single domain; clusters, strategies: "
@@ -71,10 +73,28 @@ config::CommandLine make_command_line() {
        {"seeds", "N", "runs of each recipe (quality)", "3"},
        {"first-seed", "K", "seeds are K, K + 1, ... (quality)", "0"},
        {"samples", "N", "images that are drawn of each run (quality)", "1000"},
+       {"only", "NAME,...", "table-2, table-3, table-4, operators, figure-9 ...: these experiments alone (paper)"},
        {"evaluations", "N", "of the model per image, those that guide included (quality)", "50"},
+       {"platform", "FILE", "the cluster: a file of configs/platforms (scale)"},
+       {"nodes", "N,...", "nodes of it (scale; default: 1, 2, 4, ... as many as it has, up to 1024)"},
+       {"global-batch", "N", "images of all nodes together, strong scaling (scale; default: --batch for each die)"},
+       {"strategies", "S,...", "cftp, dp, dp_tp (scale)", "cftp"},
+       {"ways", "W,...",
+        "how gradients come together: two_level, ring, shards, reduce_scatter, outer, outer_overlapped (scale)",
+        "two_level"},
+       {"outer-every", "H", "steps between two outer steps (scale)", "50"},
+       {"shares", "S,...", "of its peak that a die reaches (scale; default: the platform's)"},
+       {"recording", "DIR", "the run whose steps give the compute times, with --batch images per rank (scale)"},
+       {"jitter", "X", "sigma of the logarithm of a die's compute time, drawn anew in each step (scale)", "0"},
+       {"slow", "N:FACTOR", "nodes that take so many times as long (scale)"},
+       {"busy", "SHARE:TAKEN", "share of the links that others use, and the part of those that they take (scale)"},
+       {"seed", "K", "draws jitter, slow nodes and busy links (scale)", "0"},
+       {"rounds", "N", "of the n - 1 equal rounds of an exchange that are simulated; 0: every message (scale)", "4"},
+       {"every-die", "", "dies of a node as actors that send each other messages, not as a formula (scale)"},
        {"out", "FILE|DIR",
         "where to write the tuning (tune; default: $DITRAIN_TUNING or ~/.config/ditrain/tuning.json); folder of runs, "
-        "plots and grids, from which the same command goes on after it was ended (quality)"},
+        "plots and grids, from which the same command goes on after it was ended (quality); folder of the page and its "
+        "pictures (paper)"},
        {"json", "FILE", "write the rows as JSON too"}},
       "BENCH",
       "Benches:\n"
@@ -107,8 +127,20 @@ config::CommandLine make_command_line() {
       "cluster, each with a replica (dp), or as such processes that share one by tensor parallelism (dp_tp): "
       "seconds per step and memory of real runs in turn (the paper's Table 2); starts ditrain and mpirun "
       "itself\n"
+      "  scale       training steps of a cluster that is not here, simulated message by message on SimGrid: weak and "
+      "strong scaling, strategies, ways to sum, jitter, slow nodes, busy links (the paper's Figures 10 and 11)\n"
       "  quality     recipes (YAML files over a config) trained in turn for equal CPU seconds, and how good "
-      "their samples are, by measures that need no other weights; starts ditrain itself\n");
+      "their samples are, by measures that need no other weights; starts ditrain itself\n"
+      "  paper       the tables and figures of the DiT-HC paper that concern the system, measured here and set "
+      "beside its numbers; --out DIR: as a page with pictures\n");
+}
+
+/// The words of a flag, separated by commas.
+std::vector<std::string> words(const config::CommandLine& line, const std::string& flag) {
+  std::vector<std::string> all;
+  std::istringstream list(line.get(flag) + ",");  // a last comma begins an empty word
+  for (std::string word; std::getline(list, word, ',');) all.push_back(word);
+  return all;
 }
 
 /// The numbers of a flag, from least to most, separated by commas.
@@ -328,15 +360,87 @@ void run_quality(const config::CommandLine& line, bench::Harness& harness, dist:
   bench::bench_quality(harness, quality);
 }
 
+void run_paper(const config::CommandLine& line, bench::Harness& harness, dist::Communicator& comm) {
+  if (comm.world_size() > 1)
+    throw InputError({.where = "ditbench", .what = "paper starts ranks itself", .got = "several ranks"});
+  if (precision(line) != DType::kF32)
+    throw InputError({.where = "command line", .what = "--precision: the paper's numbers are f32", .got = "'bf16'"});
+  bench::PaperBench paper{.sets = sets_of(line)};
+  if (line.has("only")) paper.only = words(line, "only");
+  read_model_and_batch(line, paper);
+  if (line.has("out")) paper.out = line.get_path("out");
+  bench::bench_paper(harness, paper);
+}
+
+template <class E>
+std::vector<E> choices(const config::CommandLine& line, const std::string& flag) {
+  std::vector<E> values;
+  for (const std::string& word : words(line, flag)) values.push_back(parse_word<E>("command line", "--" + flag, word));
+  return values;
+}
+/// The two numbers of "A:B".
+std::pair<double, double> pair_of(const config::CommandLine& line, const std::string& flag, double most_first,
+                                  double most_second, const char* expected) {
+  const std::string text = line.get(flag);
+  const size_t colon = text.find(':');
+  double first = -1, second = -1;
+  const auto read = [&](size_t begin, size_t end, double& value) {
+    const auto [stop, error] = std::from_chars(text.data() + begin, text.data() + end, value);
+    return error == std::errc() && stop == text.data() + end;
+  };
+  if (colon == text.npos || !read(0, colon, first) || !read(colon + 1, text.size(), second) ||
+      !(first >= 0 && first <= most_first && second >= 0 && second <= most_second))
+    throw InputError(
+        {.where = "command line", .what = "--" + flag + ": bad value", .got = "'" + text + "'", .expected = expected});
+  return {first, second};
+}
+
+void run_scale(const config::CommandLine& line, bench::Harness& harness, dist::Communicator& comm) {
+  if (!line.has("platform"))
+    throw InputError({.where = "command line",
+                      .what = "scale needs --platform",
+                      .hint = "ditbench scale --platform platforms/fat_tree_200g.yaml --model XL"});
+  if (comm.world_size() > 1)
+    throw InputError({.where = "ditbench", .what = "scale simulates ranks", .got = "several real ones"});
+  bench::ScaleBench scale{.platform = line.get("platform"),
+                          .strategies = choices<config::Strategy>(line, "strategies"),
+                          .ways = choices<bench::Way>(line, "ways"),
+                          .precision = precision(line),
+                          .sets = sets_of(line)};
+  if (line.has("nodes")) scale.nodes = integers(line, "nodes");
+  if (line.has("model")) scale.models = words(line, "model");
+  if (line.has("batch")) scale.batch = line.get_int("batch", 1, 1 << 20);
+  if (line.has("global-batch")) scale.global_batch = line.get_int("global-batch", 1, 1 << 30);
+  if (line.has("shares"))
+    scale.shares = numbers<double>(line, "shares", 0.001, 1, "shares above 0 and up to 1, separated by commas");
+  if (line.has("recording")) scale.recording = line.get_path("recording");
+  bench::SimulationOptions& o = scale.simulation;
+  o.outer_every = line.get_int("outer-every", 1, 100000);
+  o.jitter = line.get_double("jitter", 0, 1);
+  if (line.has("slow")) {
+    const auto [nodes, factor] = pair_of(line, "slow", 1 << 20, 1000, "nodes and a factor, as 1:1.5");
+    o.slow_nodes = int64_t(nodes), o.slow_factor = factor;
+  }
+  if (line.has("busy"))
+    std::tie(o.busy_links, o.busy_share) =
+        pair_of(line, "busy", 1, 0.99, "two shares, as 0.1:0.5; at most 0.99 of a link is taken");
+  o.seed = line.get_int("seed", 0, 1 << 30);
+  o.rounds = int(line.get_int("rounds", 0, 1 << 20));
+  o.every_die = line.has("every-die");
+  if (line.has("quick")) scale.nodes = {1, 2};
+  bench::bench_scale(harness, scale);
+}
+
 struct Bench {
   const char* name;
   void (*run)(const config::CommandLine&, bench::Harness&, dist::Communicator&);
 };
 constexpr Bench kBenches[] = {
-    {"gemm", run_gemm},     {"ops", run_ops},   {"step", run_step},      {"clusters", run_clusters},
-    {"ladder", run_ladder}, {"tune", run_tune}, {"comm", run_comm},      {"strategies", run_strategies},
-    {"memory", run_memory}, {"conv", run_conv}, {"vae", run_vae},        {"inception", run_inception},
-    {"sample", run_sample}, {"data", run_data}, {"quality", run_quality}};
+    {"gemm", run_gemm},     {"ops", run_ops},   {"step", run_step},       {"clusters", run_clusters},
+    {"ladder", run_ladder}, {"tune", run_tune}, {"comm", run_comm},       {"strategies", run_strategies},
+    {"memory", run_memory}, {"conv", run_conv}, {"vae", run_vae},         {"inception", run_inception},
+    {"sample", run_sample}, {"data", run_data}, {"quality", run_quality}, {"scale", run_scale},
+    {"paper", run_paper}};
 
 const Bench& wanted_bench(const config::CommandLine& line) {
   std::vector<std::string> names;
@@ -381,7 +485,7 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   std::fflush(stdout);
   if (leader)
     harness.on_row = [](const bench::Row& row) {
-      if (row.time.repeats == 0) return;
+      if (row.time.repeats == 0 && row.time.median_s == 0) return;
       std::fprintf(stderr, "%s: %.4g s", row.name.c_str(), row.time.median_s);
       if (std::isfinite(row.share)) std::fprintf(stderr, ", share %.1f %%", 100 * row.share);
       std::fputc('\n', stderr);

@@ -35,7 +35,9 @@ config::CommandLine make_command_line() {
            {"maxh", "H", "stop with a checkpoint and exit code 75 when 99 % of H hours are over"},
            {"dry-run", "", "print placement, model, memory plan and steps, then stop"},
            {"ranks", "N", "with --dry-run or --explain-memory: as if started on N ranks"},
-           {"preflight", "", "measure every node, name slow ones and what is wrong with them, then stop"},
+           {"preflight", "[FILE]",
+            "measure every node, name slow ones and what is wrong with them (with a file also as JSON), then stop"},
+           {"slow-share", "S", "with --preflight: a node below this share of the median is slow (default 0.85)"},
            {"print-config", "", "print the effective config, then stop"},
            {"trace", "[FILE]", "write a timeline in Chrome's trace format (default OUT/trace.json)"},
            {"strict", "", "fallbacks (threads not pinned, ...) are errors"},
@@ -93,6 +95,8 @@ int body(int argc, char** argv, dist::Communicator& comm) {
     throw InputError({.where = "command line",
                       .what = "--ranks is for --dry-run and --explain-memory",
                       .hint = "mpirun -np N to start N ranks"});
+  if (line.has("slow-share") && !line.has("preflight"))
+    throw InputError({.where = "command line", .what = "--slow-share is for --preflight"});
   if (line.has("print-config")) {
     if (comm.rank() == 0) std::fputs(config::to_yaml(config).c_str(), stdout);
     return kExitDone;
@@ -110,7 +114,12 @@ int body(int argc, char** argv, dist::Communicator& comm) {
     plan::print_dry_run(config, ranks, out, comm);
     return kExitDone;
   }
-  if (line.has("preflight")) return train::run_preflight(config, out, comm) ? kExitDone : kExitFailed;
+  if (line.has("preflight")) {
+    train::PreflightOptions preflight{.json = line.get("preflight")};
+    if (line.has("slow-share")) preflight.slow_share = line.get_double("slow-share", 0, 1);
+    if (comm.rank() == 0 && !preflight.json.empty()) files::check_output_file(preflight.json);
+    return train::run_preflight(config, out, comm, preflight) ? kExitDone : kExitFailed;
+  }
   train::TrainOptions options;
   const std::string resume = line.has("resume") ? line.get_path("resume") : "";
   options.resume_auto = resume == "auto";

@@ -64,9 +64,11 @@ config::CommandLine make_command_line() {
         "channels that are guided: the first three, as in the reference, or all [default: sample.cfg_channels]"},
        {"cfg-interval", "FROM,TO",
         "where guidance acts on the way from noise (0) to data (1) [default: sample.cfg_interval]"},
-       {"guide", "DIR|FILE|none",
+       {"guide", "DIR|FILE|routed|none",
         "checkpoint of a weaker model, such as an earlier one of the run, that --cfg-scale guides away from "
-        "(autoguidance); none: away from samples without labels [default: sample.guide]"},
+        "(autoguidance); routed: away from the model itself with the routes of its training (train.routing); none: "
+        "away "
+        "from samples without labels [default: sample.guide]"},
        {"clip", "[on|off|auto]", "limit the predicted clean data to [-1, 1] in every step; auto: unless it is latents",
         "auto"},
        {"seed", "K", "of all random numbers, from 0 to 2^63 - 1", "0"},
@@ -181,6 +183,9 @@ void choose_sampling(Job& job, const config::CommandLine& line, const config::Co
   if (line.has("guide") && !job.guide.empty() && s.cfg_scale == 1)
     refuse("--guide guides by --cfg-scale, which is off", "cfg-scale 1", "a number above 1", "--cfg-scale 2");
   if (s.cfg_scale == 1) job.guide.clear();
+  if (job.guide == config::kRoutedGuide && config.train.routing.empty())
+    refuse("--guide routed needs a model that was trained with routes", "train.routing: off", "train.routing",
+           "--guide none, or ./routed for a folder of that name");
   if (!job.guide.empty() && !job.condition.empty())
     refuse("whole scenes are drawn without a guide", "--condition and a guide", "one of them", "--guide none");
   if (s.cfg_scale != 1 && job.guide.empty() && !eval::takes_guidance(m))
@@ -408,7 +413,9 @@ void log_job(const Job& job, const checkpoint::WeightsSource& source, const diff
             diffusion::sampler_of(job.sampler, process).name, job.sampler.spacing.text(), job.sampler.cfg_scale,
             job.sampler.cfg_channels < 0 ? "all" : std::to_string(job.sampler.cfg_channels),
             interval.contains(0) && interval.contains(1) ? "" : " within " + interval.text(), job.seed);
-  if (!job.guide.empty()) log::info("guidance leads away from the samples of {}", job.guide);
+  if (!job.guide.empty())
+    log::info("guidance leads away from the samples of {}",
+              job.guide == config::kRoutedGuide ? "the model with its routes" : job.guide);
   if (output.scaling)
     log::info("digital numbers ({}) of all bands are in {}/{}; values from -1 to 1 are {}", word_of(output.type()),
               job.out, eval::kRawSamplesFile, output.scaling->describe());
@@ -473,7 +480,8 @@ double draw_all(ops::Context& ctx, nn::Model& model, nn::Model* guide, Decoder& 
                                           .conditions = mine,
                                           .first_index = round.first,
                                           .batch = job.batch,
-                                          .guide = guide};
+                                          .guide = guide,
+                                          .guide_routes = config::guide_routes(job.guide, config)};
       values = eval::generate(ctx, model, config.diffusion, request, told);
     } else if (round.n > 0) {
       const eval::SceneRequest request{

@@ -32,19 +32,46 @@ ActivationRef Tape::carry(Node& owner, const std::string& name, Shape shape, DTy
 }
 
 ActivationRef Tape::temporary(const std::string& name, Shape shape, DType dtype) {
-  auto& slot = temporaries_[name];
-  if (slot == nullptr)
-    slot = std::make_shared<Activation>(Activation{name, std::move(shape), KeepPolicy::kKeep, dtype});
-  else
-    DITRAIN_CHECK(slot->shape == shape && slot->dtype == dtype, "two shapes or types for the temporary " + name);
-  return slot;
+  Temporary& memory = temporaries_[name];
+  const auto known = std::find_if(memory.shapes.begin(), memory.shapes.end(),
+                                  [&](const ActivationRef& a) { return a->shape == shape; });
+  const ActivationRef a =
+      known != memory.shapes.end()
+          ? *known
+          : std::make_shared<Activation>(Activation{name, std::move(shape), KeepPolicy::kKeep, dtype});
+  if (memory.last != nullptr) {
+    DITRAIN_CHECK(a->dtype == dtype && memory.last->dtype == dtype, "two types for the temporary " + name);
+    DITRAIN_CHECK(a == memory.last || clusters_meet_behind(memory.asked_by), "two shapes for the temporary " + name);
+  }
+  if (known == memory.shapes.end()) {
+    a->written_by = memory.shapes.empty() ? std::make_shared<const Node*>(nullptr) : memory.last->written_by;
+    memory.shapes.push_back(a);
+  }
+  memory.last = a, memory.asked_by = nodes_.size();
+  return a;
+}
+
+// Whether some node from this one on, before the one that is recorded now, has clusters meet in forward: until then
+// one of them may still use the memory of samples in another shape, where others have theirs in the new one.
+bool Tape::clusters_meet_behind(size_t node) const {
+  return std::any_of(nodes_.begin() + std::ptrdiff_t(std::min(node, nodes_.size())), nodes_.end(),
+                     [](const auto& n) { return n->samples() == 0; });
+}
+
+const ActivationRef& Tape::Temporary::largest() const {
+  return *std::max_element(shapes.begin(), shapes.end(),
+                           [](const auto& a, const auto& b) { return a->bytes() < b->bytes(); });
 }
 
 void Tape::allocate(memory::Allocator& home, StorageSource* kept) {
   for (const ActivationRef& a : kept_)
     a->tensor = kept != nullptr ? Tensor(a->shape, a->dtype, kept->make(a->name, a->bytes()))
                                 : Tensor(a->shape, a->dtype, home);
-  for (const auto& [name, a] : temporaries_) a->tensor = Tensor(a->shape, a->dtype, home);
+  for (const auto& [name, memory] : temporaries_) {
+    const ActivationRef& largest = memory.largest();
+    const Tensor all(largest->shape, largest->dtype, home);
+    for (const ActivationRef& a : memory.shapes) a->tensor = all.slice(0, a->shape);
+  }
 }
 
 size_t Tape::kept_bytes() const {
@@ -55,13 +82,13 @@ size_t Tape::kept_bytes() const {
 
 size_t Tape::temporary_bytes() const {
   size_t sum = 0;
-  for (const auto& [name, a] : temporaries_) sum += a->bytes();
+  for (const auto& [name, memory] : temporaries_) sum += memory.largest()->bytes();
   return sum;
 }
 
 std::vector<Tensor> Tape::temporaries() const {
   std::vector<Tensor> tensors;
-  for (const auto& [name, a] : temporaries_) tensors.push_back(a->tensor);
+  for (const auto& [name, memory] : temporaries_) tensors.push_back(memory.largest()->tensor);
   return tensors;
 }
 
@@ -124,16 +151,16 @@ size_t Tape::forward_stretch(size_t first, ops::Context& ctx) {
       run(part, [&](Node& node) { node.forward_of(part, some); });
     });
   for (size_t i = first; i < end; ++i)
-    for (const ActivationRef& a : nodes_[i]->recomputed_) a->written_by = nodes_[i].get();
+    for (const ActivationRef& a : nodes_[i]->recomputed_) *a->written_by = nodes_[i].get();
   return end;
 }
 
 // The last node that used a shared tensor in forward finds its own contents there.
 void Tape::recompute(Node& node, ops::Context& ctx) const {
-  const auto lost = [&](const ActivationRef& a) { return a->written_by != &node; };
+  const auto lost = [&](const ActivationRef& a) { return *a->written_by != &node; };
   if (std::none_of(node.recomputed_.begin(), node.recomputed_.end(), lost)) return;
   node.recompute(ctx);
-  for (const ActivationRef& a : node.recomputed_) a->written_by = &node;
+  for (const ActivationRef& a : node.recomputed_) *a->written_by = &node;
 }
 
 void Tape::backward(ops::Context& ctx, Gradients gradients) {

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/bench/gemm.hpp"
 #include "ditrain/bench/step.hpp"
 #include "ditrain/nn/model.hpp"
 
@@ -72,14 +71,6 @@ void add_figure9(Harness& harness, const LadderBench& bench, const std::string& 
   }
 }
 
-void add_table4(Harness& harness, const LadderBench& bench) {
-  harness.apply({});
-  const Peers peers = load_peers(harness);
-  const ModelShape xl = model_shapes("XL").front();
-  for (const ProductShape& shape : product_shapes(xl))
-    if (shape.pass == Pass::kForward) harness.add(measure_product(harness, shape, bench.precision, peers));
-}
-
 }  // namespace
 
 const std::vector<Rung>& ladder_rungs() {
@@ -96,19 +87,6 @@ const std::vector<Rung>& ladder_rungs() {
 
 void bench_ladder(Harness& harness, const LadderBench& bench) {
   for (const std::string& model : bench.models) add_figure9(harness, bench, model);
-  if (bench.modules) add_table4(harness, bench);
-  harness.note(
-      "paper, Figure 9, XL/2 on its node: 5.5x by its GEMM, 6.3x with asynchronous communication, 6.6x with "
-      "operators, 6.7x with AutoMem, 8.2x tuned, over PyTorch with vendor BLAS and oneDNN (here: "
-      "scripts/bench_pytorch.py --model M --against ditbench). What asynchronous communication gives here: mpirun -np "
-      "2 "
-      "ditbench comm --model M, `engine` beside `at the end`");
-  harness.note(
-      "paper, Table 3, seconds per step of 112 images (OpenBLAS, vendor BLAS, oneDNN, own, tuned): XL/2 1156.37 154.41 "
-      "147.18 16.14 13.18; L/2 636.08 91.72 64.86 14.52 9.92; B/2 181.66 41.42 19.82 5.83 3.97; S/2 47.90 "
-      "22.35 8.96 4.02 2.48");
-  harness.note(
-      "paper, Table 4, own over vendor BLAS: qkv 30.10x, proj 13.89x, up 16.49x, down 35.49x, condition 1.73x");
 }
 
 }  // namespace ditrain::bench

@@ -330,7 +330,8 @@ void QualityMeterOfRecipes::open_images() {
 
 void QualityMeterOfRecipes::make_real() {
   for (int64_t s = 0; s < bench_.seeds; ++s)
-    real_.push_back(meter_->of_real(bench_.samples, uint64_t(bench_.first_seed + s)));
+    real_.push_back(
+        meter_->of_real(bench_.samples, recipes_[0].config.model.patch_size, uint64_t(bench_.first_seed + s)));
 }
 
 // Trains to a mark. Returns the CPU minutes of all steps up to it, and the folder whose checkpoint is that of the mark.
@@ -367,10 +368,12 @@ LabelledImages QualityMeterOfRecipes::draw(const Recipe& r, const std::string& r
   const std::string& guide_path = r.config.sample.guide;
   const auto guide = p.guided && !guide_path.empty() ? checkpoint::load_guide(guide_path, source.config) : nullptr;
   const auto labels = eval::make_labels("balanced", bench_.samples, source.config.model.num_classes, uint64_t(p.seed));
-  const eval::GenerateRequest request{.sampler = sampler_within(source.config, p.guided, bench_.evaluations),
-                                      .seed = uint64_t(p.seed),
-                                      .conditions = conditions_of(labels),
-                                      .guide = guide.get()};
+  const eval::GenerateRequest request{
+      .sampler = sampler_within(source.config, p.guided, bench_.evaluations),
+      .seed = uint64_t(p.seed),
+      .conditions = conditions_of(labels),
+      .guide = guide.get(),
+      .guide_routes = p.guided ? config::guide_routes(guide_path, source.config) : nn::Routes()};
   LabelledImages images{plan::model_shape(r.config.model), {}, labels};
   images.images = eval::generate(harness_.ctx(), *model, source.config.diffusion, request);
   eval::expect_finite(images.images, images.size(), 0, eval::kDiverged);
@@ -401,7 +404,7 @@ void QualityMeterOfRecipes::finish(size_t recipe, int64_t seed, size_t mark) {
   for (const Point& p : missing) {
     const LabelledImages images = draw(r, folder, p);
     if (mark + 1 == bench_.minutes.size() && seed == bench_.first_seed) write_grid(r, images, p.guided);
-    const Result result{minutes, meter_->measure(images, uint64_t(seed))};
+    const Result result{minutes, meter_->measure(images, r.config.model.patch_size, uint64_t(seed))};
     results_[p] = result;
     const Json line = {{"recipe", r.name},
                        {"seed", seed},

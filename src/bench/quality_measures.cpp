@@ -51,6 +51,25 @@ LabelledImages load_images(const dataset::Dataset& data, int64_t most, uint64_t 
   return all;
 }
 
+double border_ratio(const LabelledImages& images, int64_t patch) {
+  const int64_t H = images.shape.height, W = images.shape.width, planes = images.size() * images.shape.channels;
+  double sums[2] = {};  // within patches, across borders
+  int64_t counts[2] = {};
+  for (int64_t plane = 0; plane < planes; ++plane) {
+    const float* image = images.images.data() + plane * H * W;
+    const auto add = [&](int64_t at, int64_t before, bool border) {
+      sums[border] += std::fabs(double(image[at]) - double(image[before])), ++counts[border];
+    };
+    for (int64_t y = 0; y < H; ++y)
+      for (int64_t x = 0; x < W; ++x) {
+        if (x > 0) add(y * W + x, y * W + x - 1, x % patch == 0);
+        if (y > 0) add(y * W + x, (y - 1) * W + x, y % patch == 0);
+      }
+  }
+  if (counts[0] == 0 || counts[1] == 0) return kNone;
+  return sums[1] / double(counts[1]) / (sums[0] / double(counts[0]));
+}
+
 QualityMeter::QualityMeter(ops::Context& ctx, Setup setup) : ctx_(ctx), setup_(std::move(setup)) {
   const LabelledImages& held_out = setup_.held_out;
   if (held_out.size() < 4)
@@ -130,12 +149,13 @@ double QualityMeter::nearest_ratio(const LabelledImages& samples) const {
   return mean_nearest(means, training_) / mean_nearest(means, held_out_half_) / ratio_of_new_;
 }
 
-MeasureValues QualityMeter::measure(const LabelledImages& samples, uint64_t seed) {
+MeasureValues QualityMeter::measure(const LabelledImages& samples, int64_t patch, uint64_t seed) {
   DITRAIN_CHECK(samples.size() >= 2, "a set of samples");
   MeasureValues values;
   values.fill(kNone);
   for (size_t i = 0; i < std::size(kParts); ++i) values[i] = distance(samples, kParts[i]);
   values[5] = nearest_ratio(samples);
+  values[6] = border_ratio(samples, patch) / border_ratio(setup_.held_out, patch);
   if (!of_samples_) return values;
   values[3] = of_training_->accuracy(samples);
   of_samples_->train(samples, setup_.classifier_steps, seed);
@@ -143,7 +163,7 @@ MeasureValues QualityMeter::measure(const LabelledImages& samples, uint64_t seed
   return values;
 }
 
-MeasureValues QualityMeter::of_real(int64_t num, uint64_t seed) {
+MeasureValues QualityMeter::of_real(int64_t num, int64_t patch, uint64_t seed) {
   const LabelledImages& all = setup_.training;
   const dataset::EpochSampler order(all.size(), seed);
   LabelledImages some{all.shape};
@@ -152,7 +172,7 @@ MeasureValues QualityMeter::of_real(int64_t num, uint64_t seed) {
     some.images.insert(some.images.end(), all.at(at), all.at(at + 1));
     some.labels.push_back(all.labels[size_t(at)]);
   }
-  MeasureValues values = measure(some, seed);
+  MeasureValues values = measure(some, patch, seed);
   if (of_training_) values[3] = real_accuracy_;
   values[5] = 1;
   return values;

@@ -29,18 +29,25 @@ struct Measure {
 ///   samples -> real   share of held-out images to which one trained on the samples gives their label
 ///   nearest           mean distance to the nearest training image / mean distance to the nearest held-out image, as a
 ///                     multiple of what images have that nobody has seen: 1 is right, 0 means memorised images
-inline constexpr std::array<Measure, 6> kMeasures = {{
+///   border ratio      mean absolute difference of neighbouring pixels across borders of the model's patches / the same
+///                     within patches, as a multiple of what held-out images have: above 1 the grid of patches shows;
+///                     NaN for patches of one pixel and for a single patch
+inline constexpr std::array<Measure, 7> kMeasures = {{
     {"4x4", "means over 4x4 parts against held-out images", Measure::Goal::kLeast},
     {"8x8", "means over 8x8 parts against held-out images", Measure::Goal::kLeast},
     {"16x16", "means over 16x16 parts against held-out images", Measure::Goal::kLeast},
     {"real -> samples", "accuracy on samples of a classifier of training images", Measure::Goal::kMost},
     {"samples -> real", "accuracy on held-out images of a classifier of samples", Measure::Goal::kMost},
     {"nearest", "distance to training / to held-out images, 1 for new images", Measure::Goal::kOne},
+    {"border ratio", "steps across borders of patches / within them, 1 for held-out images", Measure::Goal::kOne},
 }};
 using MeasureValues = std::array<double, kMeasures.size()>;
 
 /// `most` images of a data set in a random order that the seed gives, or all.
 LabelledImages load_images(const dataset::Dataset& data, int64_t most, uint64_t seed);
+
+/// Mean absolute difference of neighbouring pixels, in rows and in columns, across borders of patches / within patches.
+double border_ratio(const LabelledImages& images, int64_t patch);
 
 class QualityMeter {
  public:
@@ -53,11 +60,11 @@ class QualityMeter {
   /// Errors:   InputError for fewer than 4 held-out images
   QualityMeter(ops::Context& ctx, Setup setup);
 
-  /// Every image has a label. The seed is that of the classifier of the samples.
-  MeasureValues measure(const LabelledImages& samples, uint64_t seed);
+  /// Every image has a label; `patch` is the model's. The seed is that of the classifier of the samples.
+  MeasureValues measure(const LabelledImages& samples, int64_t patch, uint64_t seed);
   /// What `num` training images have in the place of samples: the value that no recipe has to beat. That of
   /// "real -> samples" is of held-out images, as the classifier knows the others; "nearest" is 1 by its definition.
-  MeasureValues of_real(int64_t num, uint64_t seed);
+  MeasureValues of_real(int64_t num, int64_t patch, uint64_t seed);
   /// "8x8: Frechet distance" ... for so many samples.
   std::vector<std::string> describe(int64_t num_samples) const;
 

@@ -161,7 +161,7 @@ Row measure_step(Harness& harness, const StepBench& bench, int64_t batch, const 
                                    if (bench.wait_for_data) bench.wait_for_data();
                                    trainee.step();
                                  },
-                             .flop = 6 * nn::forward_macs(config.model) * double(batch),
+                             .flop = 6 * nn::forward_macs(config.model, config.train.routing) * double(batch),
                              .once = bench.once});
   row.details = {{"batch", batch},
                  {"recompute", plan::recompute_text(plan.config)},

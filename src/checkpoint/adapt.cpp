@@ -12,15 +12,15 @@
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/dataset/kinds.hpp"
+#include "ditrain/nn/patch_embed.hpp"
 
 namespace ditrain::checkpoint {
 namespace {
 
 using autograd::Parameter;
 
-constexpr const char *kPatches = "x_embedder.proj.weight", *kTable = "pos_embed",
-                     *kLabels = "y_embedder.embedding_table.weight", *kLast = "final_layer.linear.weight",
-                     *kLastBias = "final_layer.linear.bias";
+constexpr const char *kTable = "pos_embed", *kLabels = "y_embedder.embedding_table.weight",
+                     *kLast = "final_layer.linear.weight", *kLastBias = "final_layer.linear.bias";
 
 // Keys of section model that may differ; the name stands for others, and of mlp_ratio the width counts.
 bool may_differ(const std::string& key, const nn::ModelConfig& from, const nn::ModelConfig& to) {
@@ -47,17 +47,14 @@ void refuse_other_networks(const DitFile& file, const config::Config& target) {
 // The bands of a condition have no rule that maps them.
 void refuse_other_condition(const DitFile& file, const config::Config& target) {
   if (file.config().model.condition_channels == 0 || target.model.condition_channels == 0) return;
-  const dataset::ConditionBands theirs = dataset::condition_of(file.config().data),
-                                ours = dataset::condition_of(target.data);
-  if (theirs.bands.empty() || (theirs.bands == ours.bands && theirs.valid == ours.valid)) return;
-  const auto text = [](const dataset::ConditionBands& c) {
-    return fmt::format("{}{}", fmt::join(c.bands, ", "), c.valid ? ", valid" : "");
-  };
+  const std::vector<std::string> theirs = dataset::condition_names(file.config().data),
+                                 ours = dataset::condition_names(target.data);
+  if (theirs.empty() || theirs == ours) return;
   throw InputError({.where = file.path(),
                     .what = "the weights are of a model that is given other bands: data.condition",
-                    .got = text(theirs),
-                    .expected = text(ours) + ", as the config says",
-                    .hint = fmt::format("--set data.condition=[{}]", text(theirs))});
+                    .got = fmt::format("{}", fmt::join(theirs, ", ")),
+                    .expected = fmt::format("{}, as the config says", fmt::join(ours, ", ")),
+                    .hint = fmt::format("--set data.condition=[{}]", fmt::join(theirs, ", "))});
 }
 
 /// Makes full tensors of the model here from those of the file.
@@ -74,7 +71,8 @@ class Adapter {
     if (from_.condition_channels != to_.condition_channels)
       changes_.push_back(fmt::format("{} channels that the file's model is not given: they start without effect",
                                      to_.condition_channels));
-    if (!channels_.same() || from_.condition_channels != to_.condition_channels) rules_[kPatches] = &Adapter::patches;
+    if (!channels_.same() || from_.condition_channels != to_.condition_channels)
+      rules_[nn::kPatchesWeight] = rules_[nn::kNarrowPatchesWeight] = &Adapter::patches;
     if (!channels_.same() || from_.learn_sigma != to_.learn_sigma)
       rules_[kLast] = rules_[kLastBias] = &Adapter::last_layer;
     if (from_.learn_sigma != to_.learn_sigma)
@@ -145,10 +143,10 @@ class Adapter {
     return ours;
   }
 
-  // [C, channels, P, P]: those of the image, then those of a condition, which are the file's or 0.
+  // [C or bottleneck, channels, K, K]: those of the image, then those of a condition, which are the file's or 0.
   std::vector<float> patches(const Parameter& p, const std::vector<float>&) const {
-    const std::vector<float> theirs = file_.read(kPatches);
-    const int64_t C = to_.hidden_size, PP = to_.patch_size * to_.patch_size, from = channels_.from(),
+    const std::vector<float> theirs = file_.read(p.name);
+    const int64_t C = p.full_shape[0], PP = to_.patch_side() * to_.patch_side(), from = channels_.from(),
                   to = channels_.to();
     const float scale = float(double(from) / double(to));
     const int64_t from_all = from + from_.condition_channels, to_all = to + to_.condition_channels;
@@ -164,10 +162,10 @@ class Adapter {
     return ours;
   }
 
-  // Rows [P, P, predictions and variances of the channels], of C values or, for the bias, one.
+  // Rows [K, K, predictions and variances of the channels], of C values or, for the bias, one.
   std::vector<float> last_layer(const Parameter& p, const std::vector<float>&) const {
     const std::vector<float> theirs = file_.read(p.name);
-    const int64_t PP = to_.patch_size * to_.patch_size, from_rows = from_.out_channels(), rows = to_.out_channels();
+    const int64_t PP = to_.patch_side() * to_.patch_side(), from_rows = from_.out_channels(), rows = to_.out_channels();
     const int64_t n = num_elements(p.full_shape) / p.full_shape[0];
     std::vector<float> ours(size_t(num_elements(p.full_shape)), 0.f);
     for (int64_t k = 0; k < PP; ++k)

@@ -57,6 +57,7 @@ DitHints with(DitHints first, const DitHints& second) {
   if (!first.num_classes) first.num_classes = second.num_classes;
   if (!first.class_dropout) first.class_dropout = second.class_dropout;
   if (!first.position) first.position = second.position;
+  if (!first.patch_overlap) first.patch_overlap = second.patch_overlap;
   return first;
 }
 
@@ -77,7 +78,8 @@ DitHints hints_of(const nn::ModelConfig& m) {
           .condition_channels = m.condition_channels,
           .num_classes = m.num_classes,
           .class_dropout = m.class_dropout,
-          .position = m.position};
+          .position = m.position,
+          .patch_overlap = m.patch_overlap};
 }
 
 struct DitFile::State {

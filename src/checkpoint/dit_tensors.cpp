@@ -10,6 +10,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/metadata.hpp"
 #include "ditrain/nn/block.hpp"
+#include "ditrain/nn/patch_embed.hpp"
 
 namespace ditrain::checkpoint {
 namespace {
@@ -134,15 +135,20 @@ class Sizes {
 
  private:
   void widths() {
-    const auto& patches = t_.shape(names_.patches, 4);
-    c_.hidden_size = patches[0], c_.in_channels = patches[1], c_.patch_size = patches[2];
+    const bool narrow = !t_.diffusers && t_.find(nn::kNarrowPatchesWeight) != nullptr;
+    const char* const first = narrow ? nn::kNarrowPatchesWeight : names_.patches;
+    const auto& patches = t_.shape(first, 4);
+    c_.hidden_size = narrow ? t_.shape(nn::kWidenWeight, 4)[0] : patches[0];
+    c_.patch_bottleneck = narrow ? patches[0] : 0;
+    c_.in_channels = patches[1], c_.patch_size = patches[2];
     const int64_t last_rows = t_.shape(names_.last, 2)[0], all = patches[1] * patches[2] * patches[2];
     if (const int64_t given = hints_.condition_channels.value_or(0);
         given > 0 && given < patches[1] && last_rows != all && last_rows != 2 * all)
       c_.in_channels -= given, c_.condition_channels = given;
     if (patches[0] < 1 || patches[1] < 1 || patches[2] < 1 || patches[2] != patches[3])
-      fail(*t_.file, fmt::format("shape of {}{}", t_.prefix, names_.patches), to_string(patches),
+      fail(*t_.file, fmt::format("shape of {}{}", t_.prefix, first), to_string(patches),
            "[width, channels, patch, patch]");
+    c_.patch_overlap = overlap(patches[2]), c_.patch_size -= 2 * c_.patch_overlap;
     for (c_.depth = 0; c_.depth <= kMostBlocks && has_block(c_.depth);) ++c_.depth;
     head_width_ = nn::recognise_variant(
         [this](const std::string& name) {
@@ -156,12 +162,27 @@ class Sizes {
       if (t_.find(fmt::format("m_embedder.{}.mlp.0.weight", number.name)) != nullptr)
         c_.metadata.emplace_back(number.name);
     if (c_.mlp == nn::Mlp::kGelu) c_.mlp_ratio = double(t_.shape(names_.fc1, 2)[0]) / double(c_.hidden_size);
-    const int64_t last = t_.shape(names_.last, 2)[0], one = c_.patch_size * c_.patch_size * c_.in_channels;
+    const int64_t last = t_.shape(names_.last, 2)[0], one = patches[2] * patches[2] * c_.in_channels;
     if (last != one && last != 2 * one)
       fail(*t_.file, fmt::format("rows of {}{}", t_.prefix, names_.last), std::to_string(last),
            fmt::format("{} (channels of the input), or twice as many (with a variance)", one),
            "--set model.condition_channels=N for a model that is given channels which it does not predict");
     c_.learn_sigma = last != one;
+  }
+  // No tensor tells how much of a side is overlap: the hint is taken unless none fits better.
+  int64_t overlap(int64_t side) const {
+    const int64_t asked = hints_.patch_overlap.value_or(0), patch = side - 2 * asked;
+    return patch > asked && (fits(patch) || !fits(side)) ? asked : 0;
+  }
+  int64_t table_tokens() const {
+    const weights::WeightTensor* table = t_.diffusers ? nullptr : t_.find("pos_embed");
+    return table != nullptr && table->shape.size() == 3 ? table->shape[1] : 0;
+  }
+  // Whether patches of this size divide the hinted input, into as many tokens as the table has.
+  bool fits(int64_t p) const {
+    if (!hints_.input_height || !hints_.input_width) return false;
+    const int64_t H = *hints_.input_height, W = *hints_.input_width, tokens = table_tokens();
+    return H % p == 0 && W % p == 0 && (tokens == 0 || H / p * (W / p) == tokens);
   }
   bool has_block(int64_t i) const {
     const std::string anchor = names_.anchor, zero = names_.block + std::string("0");
@@ -219,13 +240,9 @@ class Sizes {
   }
 
   void grid() {
-    const int64_t p = c_.patch_size;
-    const bool hinted =
-        hints_.input_height && hints_.input_width && *hints_.input_height % p == 0 && *hints_.input_width % p == 0;
-    const weights::WeightTensor* table = t_.diffusers ? nullptr : t_.find("pos_embed");
-    const int64_t tokens = table != nullptr && table->shape.size() == 3 ? table->shape[1] : 0;
+    const int64_t p = c_.patch_size, tokens = table_tokens();
     const auto side = int64_t(std::llround(std::sqrt(double(tokens))));
-    if (hinted && (tokens == 0 || *hints_.input_height / p * (*hints_.input_width / p) == tokens))
+    if (fits(p))
       c_.input_height = *hints_.input_height, c_.input_width = *hints_.input_width;
     else if (tokens > 0 && side * side == tokens)
       c_.input_height = c_.input_width = side * p;

@@ -147,9 +147,7 @@ std::string public_yaml(config::Config config) {
   if (!config::learns_pixels(config)) config.data.kind = dataset::find_kind("latents");
   config.data.path.clear(), config.data.vae.clear(), config.sample.vae.clear();
   config.train.init_from.clear(), config.train.branch_from.clear(), config.sample.guide.clear();
-  const dataset::ConditionBands condition = dataset::condition_of(config.data);
-  config.data.condition = condition.bands;
-  if (condition.valid) config.data.condition.emplace_back(dataset::kValidChannel);
+  config.data.condition = dataset::condition_names(config.data);
   return config::to_yaml(config);
 }
 
@@ -178,6 +176,7 @@ void check_diffusers(const nn::ModelConfig& m) {
   if (m.num_classes == 0) refuse("a model without classes", "model.num_classes 0", "at least 1 class");
   if (m.label_rows() != m.num_classes + 1)
     refuse("a label table without a row for dropped labels", "model.class_dropout 0", "class_dropout above 0");
+  if (m.patch_overlap > 0) refuse("patches that overlap", text(m.patch_overlap), "model.patch_overlap: 0");
   if (m.position != nn::Position::kSincos) refuse("rotary embedding", "model.position: rope", "model.position: sincos");
   for (const Parameter* p : all)
     if (p->trainable && p->diffusers.empty()) refuse("tensor " + p->name, "", nn::advice_on_tensor(p->name, true));

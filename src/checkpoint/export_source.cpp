@@ -5,7 +5,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/checkpoint/checkpoint.hpp"
 #include "ditrain/checkpoint/export.hpp"
-#include "ditrain/config/option_table.hpp"
+#include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/weights/safetensors.hpp"
 #include "export_names.hpp"
@@ -67,25 +67,28 @@ std::unique_ptr<nn::Model> load_model(const WeightsSource& source) {
   return model;
 }
 
-bool is_of_meaning(const std::string& key) {
+std::vector<config::Difference> differences_of_meaning(config::Config a, config::Config b) {
   static const std::set<std::string> kKeys = {
       "model.input_size",    "model.condition_channels", "model.in_channels",    "model.num_classes",
       "model.learn_sigma",   "diffusion.process",        "diffusion.prediction", "diffusion.noise_scale",
       "diffusion.num_steps", "diffusion.schedule",       "data.bands",           "data.scale_low",
       "data.scale_high",     "data.latent_scale",        "data.condition",       "data.condition_low",
       "data.condition_high"};
-  return kKeys.contains(key);
+  for (config::Config* c : {&a, &b}) c->data.condition = dataset::condition_names(c->data);
+  std::vector<config::Difference> all = config::differences(a, b);
+  std::erase_if(all, [](const config::Difference& d) { return !kKeys.contains(d.key); });
+  return all;
 }
 
 std::unique_ptr<nn::Model> load_guide(const std::string& path, const config::Config& config) {
+  if (path == config::kRoutedGuide) return nullptr;
   const WeightsSource source = find_weights(path, Weights::kEma);
-  for (const config::Difference& d : config::differences(source.config, config))
-    if (is_of_meaning(d.key))
-      throw InputError({.where = "guide",
-                        .what = "the outputs of the guide and of the model mean different things: " + path,
-                        .got = d.key + ": " + d.old_value,
-                        .expected = d.new_value,
-                        .hint = "an earlier checkpoint of the same run, or a smaller model trained on the same data"});
+  for (const config::Difference& d : differences_of_meaning(source.config, config))
+    throw InputError({.where = "guide",
+                      .what = "the outputs of the guide and of the model mean different things: " + path,
+                      .got = d.key + ": " + d.old_value,
+                      .expected = d.new_value,
+                      .hint = "an earlier checkpoint of the same run, or a smaller model trained on the same data"});
   return load_model(source);
 }
 

@@ -33,6 +33,7 @@ DitHints hints_of(const std::vector<std::string>& sets) {
     hints.num_heads = m.num_heads;
   if (is_set(sets, "model.input_size")) hints.input_height = m.input_height, hints.input_width = m.input_width;
   if (is_set(sets, "model.num_classes")) hints.num_classes = m.num_classes;
+  if (is_set(sets, "model.patch_overlap")) hints.patch_overlap = m.patch_overlap;
   if (is_set(sets, "model.position")) hints.position = m.position;
   if (is_set(sets, "model.condition_channels")) hints.condition_channels = m.condition_channels;
   if (is_set(sets, "model.class_dropout")) hints.class_dropout = m.class_dropout;

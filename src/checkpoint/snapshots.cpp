@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <optional>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
@@ -25,6 +26,17 @@ std::string file_of(const std::string& folder) { return (fs::path(folder) / file
 weights::SafetensorsFile open_checked(const std::string& path) {
   if (const auto checks = checks_of(path)) check_file(path, *checks);
   return weights::SafetensorsFile(path);
+}
+
+// An average can do without an older snapshot that is damaged; the newest says what is wanted.
+std::optional<weights::SafetensorsFile> open_or_skip(const std::string& path, bool newest) {
+  if (newest) return open_checked(path);
+  try {
+    return open_checked(path);
+  } catch (const InputError& damaged) {
+    log::warn("left out of the average: {}", damaged.what());
+    return std::nullopt;
+  }
 }
 
 const weights::TensorView& tensor_of(const weights::SafetensorsFile& file, const std::string& name,
@@ -76,9 +88,10 @@ std::unique_ptr<nn::Model> load_average(const Snapshots& snapshots, double width
   std::vector<Stored> stored;
   std::vector<optim::AverageProfile> profiles;
   for (const Snapshots::One& one : snapshots.all) {
-    const weights::SafetensorsFile file = open_checked(file_of(one.folder));
+    const auto file = open_or_skip(file_of(one.folder), &one == &snapshots.all.back());
+    if (!file) continue;
     for (const optim::TrackedAverage& average : optim::tracked_averages()) {
-      stored.push_back({file, &average.name});
+      stored.push_back({*file, &average.name});
       profiles.push_back({double(one.updates), average.exponent});
     }
   }
@@ -87,7 +100,7 @@ std::unique_ptr<nn::Model> load_average(const Snapshots& snapshots, double width
       optim::solve_average(profiles, {double(snapshots.all.back().updates), optim::exponent_of_width(width)}, &error);
   constexpr double kMuch = 0.05;
   const std::string how = fmt::format("the average of width {} from {} snapshot(s): {:.2g} % of its profile is not met",
-                                      width, snapshots.all.size(), 100 * error);
+                                      width, stored.size() / optim::tracked_averages().size(), 100 * error);
   if (error > kMuch)
     log::warn("{}; a smaller ema.snapshots_every would help", how);
   else

@@ -118,14 +118,13 @@ void StateWriter::work() try {
   const dist::DiskWork disk_work(comm_);
   if (!pus_.empty()) platform::set_affinity_mask(pus_);
   const files::PieceFile::Staging staging;
-  while (write_next(staging)) {
-  }
+  while (write_next(staging)) disk_work.moved();
   {
     const std::lock_guard lock(mutex_);
     if (cancelled_ || done_ || error_ || unwritten_ > 0 || std::exchange(syncing_, true)) return;
   }
   for (const auto& file : files_)
-    if (file) file->sync();
+    if (file) file->sync(), disk_work.moved();
   end(nullptr);
 } catch (...) {
   end(std::current_exception());

@@ -2,8 +2,6 @@
 #include "ditrain/config/config.hpp"
 
 #include <fmt/format.h>
-#include <yaml-cpp/eventhandler.h>
-#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -16,13 +14,12 @@
 #include "ditrain/files/files.hpp"
 #include "ditrain/version.hpp"
 #include "option_table_values.hpp"
+#include "yaml_document.hpp"
 
 namespace ditrain::config {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr size_t kMaxFileBytes = 1 << 20;  // a full config has under 10 KiB
 
 /// Where each key was written ("FILE:LINE: " or "--set: "), for checks that come after reading.
 using Origins = std::map<std::string, std::string>;
@@ -30,17 +27,17 @@ using Origins = std::map<std::string, std::string>;
 std::vector<std::string> candidate_paths(const std::string& path) {
   std::vector<std::string> paths = {path};
   if (fs::path(path).is_absolute()) return paths;
-  paths.push_back((fs::path(kInstalledConfigs) / path).string());
   std::error_code ignored;  // without /proc the installed path has to do
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
-  if (program.has_parent_path())
+  if (program.has_parent_path())  // of an installation that was moved, before those of another one
     paths.push_back((program.parent_path().parent_path() / "share/ditrain/configs" / path).string());
+  paths.push_back((fs::path(kInstalledConfigs) / path).string());
   return paths;
 }
 
 /// What could have been meant by the path of a config that does not exist: a config beside it, of the working folder or
-/// of the installed ones, as it can be given to --config; "" if none has a similar name.
-std::string nearest_config(const std::string& path) {
+/// of the installed ones, as it can be given to the flag; "" if none has a similar name.
+std::string nearest_config(const std::string& path, const std::string& flag) {
   std::map<std::string, std::string> configs;  // name without extension, path
   const auto collect = [&](const fs::path& folder, const fs::path& as_given) {
     std::error_code error;
@@ -56,104 +53,33 @@ std::string nearest_config(const std::string& path) {
   std::vector<std::string> names;
   for (const auto& [name, file] : configs) names.push_back(name);
   const auto found = configs.find(nearest_word(fs::path(path).stem().string(), names));
-  return found == configs.end() ? "" : "--config " + found->second;
-}
-
-std::string find_config_file(const std::string& path) {
-  if (path.empty()) fail("no config file given", "", "", "--config quickstart.yaml");
-  std::string looked;
-  for (const std::string& candidate : candidate_paths(path)) {
-    std::error_code error;
-    if (fs::is_directory(candidate, error)) fail(candidate + " is a folder", "", "a YAML file");
-    if (fs::exists(candidate, error)) return candidate;
-    looked += (looked.empty() ? "" : ", ") + candidate;
-  }
-  fail("no such config file", path, "one of: " + looked, nearest_config(path));
-}
-
-/// Whether a tab is among the white space that the line (counted from 0) begins with.
-bool is_indented_by_tab(const std::string& text, int line) {
-  std::istringstream lines(text);
-  std::string content;
-  for (int i = 0; i <= line; ++i)
-    if (!std::getline(lines, content)) return false;
-  return line >= 0 && content.substr(0, content.find_first_not_of(" \t")).find('\t') != content.npos;
-}
-
-/// Reads over a document without building anything.
-struct IgnoredEvents final : YAML::EventHandler {
-  void OnDocumentStart(const YAML::Mark&) override {}
-  void OnDocumentEnd() override {}
-  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
-  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
-  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
-  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
-  void OnSequenceEnd() override {}
-  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
-  void OnMapEnd() override {}
-};
-
-/// Whether anything follows the first document. YAML::LoadAll would tell, but never ends on text such as ", a".
-bool has_second_document(const std::string& text) {
-  std::istringstream stream(text);
-  YAML::Parser parser(stream);
-  IgnoredEvents ignored;
-  return parser.HandleNextDocument(ignored) && parser.HandleNextDocument(ignored);
+  return found == configs.end() ? "" : flag + " " + found->second;
 }
 
 class ConfigReader {
  public:
-  ConfigReader(Config& config, std::string file_name) : config_(config), file_name_(std::move(file_name)) {}
+  explicit ConfigReader(Config& config) : config_(config) {}
 
-  void read(const std::string& text) {
-    check_bytes(text);
-    const YAML::Node root = parse(text);
-    if (!root.IsMap()) fail(at(root.Mark()) + "not a map of sections", "", "sections such as train: {steps: 100}");
+  void read(const std::string& text, const std::string& file_name) {
+    const YamlDocument document(text, file_name, "sections such as train: {steps: 100}");
     std::set<std::string> seen;
-    for (const auto& section : root) read_section(section.first, section.second, seen);
+    for (const auto& section : document.root()) read_section(document, section.first, section.second, seen);
   }
 
   const Origins& origins() const { return origins_; }
 
  private:
-  std::string at(const YAML::Mark& mark) const {
-    return mark.is_null() ? file_name_ + ": " : fmt::format("{}:{}: ", file_name_, mark.line + 1);
-  }
-
-  void check_bytes(const std::string& text) const {
-    if (text.size() > kMaxFileBytes) fail(file_name_ + ": too large for a config", "", "at most 1 MiB");
-    if (text.find('\0') != std::string::npos) fail(file_name_ + ": not a text file", "a zero byte", "YAML");
-  }
-
-  YAML::Node parse(const std::string& text) const {
-    try {
-      const YAML::Node document = YAML::Load(text);
-      const bool several = has_second_document(text);
-      if (several || document.IsNull())
-        fail(file_name_ + ": holds " + (several ? "several documents" : "no settings"), "", "one YAML document");
-      return document;
-    } catch (const YAML::Exception& error) {
-      if (is_indented_by_tab(text, error.mark.line)) fail(at(error.mark) + "tabs are not allowed in YAML; use spaces");
-      fail(at(error.mark) + "not valid YAML: " + error.msg);
-    }
-  }
-
-  std::string key_text(const YAML::Node& key, const std::string& inside, std::set<std::string>& seen) const {
-    if (!key.IsScalar()) fail(at(key.Mark()) + "a key of " + inside + " is not a word");
-    if (!seen.insert(key.Scalar()).second)
-      fail(at(key.Mark()) + key.Scalar() + " is there twice in " + inside, "", "each key once");
-    return key.Scalar();
-  }
-
-  void read_section(const YAML::Node& key, const YAML::Node& keys, std::set<std::string>& seen_sections) {
-    const std::string section = key_text(key, "the file", seen_sections), origin = at(key.Mark());
+  void read_section(const YamlDocument& document, const YAML::Node& key, const YAML::Node& keys,
+                    std::set<std::string>& seen_sections) {
+    const std::string section = document.key_text(key, "the file", seen_sections), origin = document.at(key.Mark());
     const std::vector<std::string> sections = option_sections();
     if (std::find(sections.begin(), sections.end(), section) == sections.end()) find_option(section, "", origin);
     if (keys.IsNull()) return;  // all keys commented out
     if (!keys.IsMap()) fail(origin + section + ": not a map of keys", "", section + ": {key: value}");
     std::set<std::string> seen;
     for (const auto& entry : keys) {
-      const std::string name = key_text(entry.first, "section " + section, seen), line = at(entry.first.Mark());
+      const std::string name = document.key_text(entry.first, "section " + section, seen);
+      const std::string line = document.at(entry.first.Mark());
       const Option& option = find_option(section, name, line);
       option.set(config_, value_of_node(entry.second, option, line), line);
       origins_[option.name()] = line;
@@ -161,7 +87,6 @@ class ConfigReader {
   }
 
   Config& config_;
-  std::string file_name_;
   Origins origins_;
 };
 
@@ -186,8 +111,8 @@ Config parse_layers(const std::vector<NamedText>& layers, const std::vector<std:
   Config config = default_config();
   Origins origins;
   for (const NamedText& layer : layers) {
-    ConfigReader reader(config, layer.file_name);
-    reader.read(layer.text);
+    ConfigReader reader(config);
+    reader.read(layer.text, layer.file_name);
     for (const auto& [key, origin] : reader.origins()) origins[key] = origin;
   }
   for (const std::string& assignment : sets) {
@@ -199,6 +124,18 @@ Config parse_layers(const std::vector<NamedText>& layers, const std::vector<std:
 }
 
 }  // namespace
+
+std::string find_config_file(const std::string& path, const std::string& flag) {
+  if (path.empty()) fail("no config file given", "", "", "--config quickstart.yaml");
+  std::string looked;
+  for (const std::string& candidate : candidate_paths(path)) {
+    std::error_code error;
+    if (fs::is_directory(candidate, error)) fail(candidate + " is a folder", "", "a YAML file");
+    if (fs::exists(candidate, error)) return candidate;
+    looked += (looked.empty() ? "" : ", ") + candidate;
+  }
+  fail("no such config file", path, "one of: " + looked, nearest_config(path, flag));
+}
 
 Config default_config() {
   Config config;
@@ -216,8 +153,8 @@ Config load_config(const std::string& path, const std::vector<std::string>& sets
   paths.insert(paths.end(), overlays.begin(), overlays.end());
   std::vector<NamedText> layers;
   for (const std::string& each : paths) {
-    const std::string file = find_config_file(each);
-    layers.push_back({files::read_text_file(file, kMaxFileBytes), file});
+    const std::string file = find_config_file(each, "--config");
+    layers.push_back({files::read_text_file(file, kMaxYamlBytes), file});
   }
   return parse_layers(layers, sets);
 }

@@ -133,9 +133,9 @@ Option tuned() {
 Option simulate_link() {
   using Link = dist::LinkModel;
   return map_or_off<Link>(DITRAIN_KEY(dist.simulate_link),
-                          {{"gbit_s", "above 0", &Link::gbit_s, 1e-6, 1e6},
-                           {"latency_us", "0 or more", &Link::latency_us, 0, 1e9},
-                           {"hosts", "2 or more", &Link::hosts, 2, 1 << 20}},
+                          {{{"gbit_s", "above 0", &Link::gbit_s, 1e-6, 1e6},
+                            {"latency_us", "0 or more", &Link::latency_us, 0, 1e9},
+                            {"hosts", "2 or more", &Link::hosts, 2, 1 << 20}}},
                           "delays gradients as a link between hosts would");
 }
 
@@ -143,10 +143,10 @@ Option outer() {
   using Outer = optim::OuterConfig;
   return map_or_off<Outer>(
       DITRAIN_KEY(dist.outer),
-      {{"every", "1 or more", &Outer::every, 1, 1e6},
-       {"lr", "above 0", &Outer::lr, 1e-6, 10},
-       {"momentum", "0 to below 1", &Outer::momentum, 0, 0.9999},
-       {"overlap", "true or false", &Outer::overlap}},
+      {{{"every", "1 or more", &Outer::every, 1, 1e6},
+        {"lr", "above 0", &Outer::lr, 1e-6, 10},
+        {"momentum", "0 to below 1", &Outer::momentum, 0, 0.9999},
+        {"overlap", "true or false", &Outer::overlap}}},
       "for slow links: nodes train by themselves and average their weights every so many steps (DiLoCo), by an outer "
       "optimiser with this learning rate and Nesterov momentum; overlap: the average travels during the next of these "
       "phases (eager updates). Defaults of the map: {every: 50, lr: 0.7, momentum: 0.9, overlap: false}. It changes "
@@ -157,8 +157,19 @@ Option simulate_bulk() {
   using Bulk = memory::SimulatedBulk;
   return map_or_off<Bulk>(
       DITRAIN_KEY(memory.simulate_bulk),
-      {{"gb_s", "above 0", &Bulk::gb_s, 1e-6, 1e6}, {"latency_us", "0 or more", &Bulk::latency_us, 0, 1e9}},
+      {{{"gb_s", "above 0", &Bulk::gb_s, 1e-6, 1e6}, {"latency_us", "0 or more", &Bulk::latency_us, 0, 1e9}}},
       "simulates a slower bulk tier: bandwidth in each direction, and latency");
+}
+
+Option routing() {
+  using nn::Route;
+  return maps_or_off<Route>(
+      DITRAIN_KEY(train.routing),
+      {{{"ratio", "above 0 and below 1", &Route::ratio, 0, 1},
+        {"from", "a block, from 0", &Route::from, 0, double(kMaxDepth)},
+        {"to", "a later one, or the same", &Route::to, 0, double(kMaxDepth)}}},
+      "token routing (TREAD): a random share of each sample's tokens, ratio, skips the blocks from to to in training, "
+      "which take no time and memory for them; samples are drawn with all tokens");
 }
 
 using Rows = std::vector<Option>;
@@ -172,6 +183,11 @@ Rows model_rows() {
       integer(DITRAIN_KEY(model.depth), {1, kMaxDepth}, "number of blocks"),
       integer(DITRAIN_KEY(model.num_heads), {1, kMaxWidth}, "attention heads"),
       integer(DITRAIN_KEY(model.patch_size), {1, kMaxSide}, "pixels per side of a patch"),
+      integer(DITRAIN_KEY(model.patch_overlap), {0, kMaxSide},
+              "pixels of its neighbours that a token reads and predicts on every side of its patch, against a grid of "
+              "patch borders; predictions of a pixel are added up with weights; 0: none"),
+      integer(DITRAIN_KEY(model.patch_bottleneck), {0, kMaxWidth},
+              "width between two linear maps of patches to tokens, which large patches gain from; 0: one map"),
       number(DITRAIN_KEY(model.mlp_ratio), {0, 64}, "width of the MLP as a multiple of hidden_size"),
       input_size(),
       integer(DITRAIN_KEY(model.in_channels), {1, kMaxChannels}, "channels of the data: 3 RGB, 4 latents"),
@@ -272,10 +288,11 @@ Rows data_rows() {
                       "tiles: scale of each band: reflectance (or another quantity) = number * scale + offset, which "
                       "samples state too; auto: as the tiles say"),
       numbers_or_auto(DITRAIN_KEY(data.number_offset), "tiles: the offset of each band; auto: as the tiles say"),
-      names_or(DITRAIN_KEY(data.condition), "none",
-               "tiles: bands that the model is given and does not predict: [BAND, ...] of data.path, or [FOLDER, BAND, "
-               "...] of tiles of the same places (without bands: all); a last word `valid` adds a channel that tells "
-               "where they have data"),
+      names_or(
+          DITRAIN_KEY(data.condition), "none",
+          "tiles: bands that the model is given and does not predict: [BAND, ...] of data.path, or [./FOLDER, BAND, "
+          "...] of tiles of the same places (without bands: all); a last word `valid` adds a channel that tells "
+          "where they have data"),
       numbers_or_auto(
           DITRAIN_KEY(data.condition_low),
           "tiles: the digital number of each band of data.condition that becomes -1; auto: by data.scaling"),
@@ -306,6 +323,7 @@ Rows train_rows() {
            "updated before all gradients are known: several ranks update while other gradients are in flight, one rank "
            "in backward"),
       integer(DITRAIN_KEY(train.seed), {0}, "seed of all random numbers"),
+      routing(),
       text(DITRAIN_KEY(train.init_from),
            "weights that a new run starts from: checkpoint, .safetensors, .pt or diffusers folder; weights are adapted "
            "to "
@@ -451,6 +469,9 @@ Rows output_rows() {
       boolean(DITRAIN_KEY(checkpoint.async), "write checkpoints asynchronously, while training continues"),
       number(DITRAIN_KEY(checkpoint.buffer_gib), {0, 65536},
              "[GiB per rank] copy-on-write buffer for asynchronous checkpoints; when full, the optimiser waits"),
+      number(DITRAIN_KEY(checkpoint.timeout_s), {0, 1e6},
+             "seconds in which a rank that works on a checkpoint finishes no write, sync or rename before the run ends "
+             "and names it, for disks that may hang; 0: wait for ever"),
       word(DITRAIN_KEY(checkpoint.on_error),
            "what happens if a checkpoint cannot be written: stop ends the run, warn continues; a failed last "
            "checkpoint always ends the run"),
@@ -479,8 +500,9 @@ Rows output_rows() {
       text(DITRAIN_KEY(sample.guide),
            "checkpoint of a weaker model of the same data, such as an earlier one of the run, that cfg_scale guides "
            "away "
-           "from (autoguidance); empty: away from samples without labels",
-           "a path"),
+           "from (autoguidance); routed: away from the model itself with the routes of train.routing; empty: away from "
+           "samples without labels",
+           "a path, or routed"),
       integer(DITRAIN_KEY(eval.every_steps), {0, kMaxSteps}, "steps between validation losses; 0: none"),
       integer(DITRAIN_KEY(eval.num_images), {1, kMaxBatch}, "number of fixed images of the validation loss"),
       integer(DITRAIN_KEY(eval.fid_every_steps), {0, kMaxSteps},

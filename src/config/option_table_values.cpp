@@ -41,6 +41,12 @@ void refuse(const std::string& origin, const std::string& name, const std::strin
 OptionValue value_of_node(const YAML::Node& node, const Option& option, const std::string& origin) {
   if (node.IsScalar()) return {{node.Scalar()}};
   OptionValue value{{}, true};
+  if (option.takes_maps && node.IsSequence() && node.size() > 0 && node[0].IsMap()) {
+    Option of_map = option;
+    of_map.takes_map = true, of_map.takes_maps = false;
+    for (const YAML::Node& map : node) value.maps.push_back(value_of_node(map, of_map, origin));
+    return value;
+  }
   const bool is_map = node.IsMap() && option.takes_map;
   bool ok = (is_map || node.IsSequence()) && node.size() > 0;
   for (auto entry = node.begin(); ok && entry != node.end(); ++entry) {
@@ -80,6 +86,7 @@ std::string number_text(double value) { return fmt::format("{}", value); }
 
 std::string shown(const OptionValue& value) {
   std::string all;
+  for (const OptionValue& map : value.maps) all += (all.empty() ? "" : ", ") + shown(map);
   for (size_t i = 0; i < value.items.size(); ++i)
     all += (i == 0 ? "" : ", ") + (i < value.keys.size() ? value.keys[i] + ": " : "") + value.items[i];
   if (all.size() > kMaxShownLength) all.replace(kMaxShownLength, all.npos, "...");

@@ -46,7 +46,7 @@ struct NumberRange {
                          const std::string& expected, const std::string& hint = "");
 
 /// The value that a YAML node or, for --set, a text stands for. A text is a list or a map if it is in brackets or (for
-/// an option that takes maps) in braces, else one scalar as it is.
+/// an option that takes a map) in braces, else one scalar as it is.
 /// Errors:   InputError "[config] ORIGINsection.key: bad value ..." for what no option takes, and for brackets that are
 ///           not YAML
 OptionValue value_of_node(const YAML::Node& node, const Option& option, const std::string& origin);
@@ -229,15 +229,18 @@ Option word_or_auto(const std::string& name, F field, std::string help, const st
 template <class T>
 struct Entry {
   std::string key, expected;
-  std::variant<double T::*, int T::*, bool T::*> field;
+  std::variant<double T::*, int T::*, int64_t T::*, bool T::*> field;
   double low = 0, high = 0;
   void set(T& value, const std::string& text, const std::string& origin, const std::string& name) const {
+    const IntegerRange range{int64_t(low), int64_t(high)};
     if (const auto* real = std::get_if<double T::*>(&field))
       value.*(*real) = read_number({{text}}, {low, high}, origin, name);
+    else if (const auto* wide = std::get_if<int64_t T::*>(&field))
+      value.*(*wide) = read_integer({{text}}, range, origin, name);
     else if (const auto* flag = std::get_if<bool T::*>(&field))
       value.*(*flag) = read_boolean({{text}}, origin, name);
     else
-      value.*std::get<int T::*>(field) = int(read_integer({{text}}, {int64_t(low), int64_t(high)}, origin, name));
+      value.*std::get<int T::*>(field) = int(read_integer({{text}}, range, origin, name));
   }
   std::string get(const T& value) const {
     if (const auto* flag = std::get_if<bool T::*>(&field)) return value.*(*flag) ? "true" : "false";
@@ -245,33 +248,71 @@ struct Entry {
   }
 };
 
+/// The numbers of a map, as maps of T have them.
+template <class T>
+struct Entries {
+  std::vector<Entry<T>> all;
+
+  /// "{KEY: what is accepted, ...}"
+  std::string expected() const {
+    std::string text;
+    for (const Entry<T>& e : all) text += (text.empty() ? "{" : ", ") + e.key + ": " + e.expected;
+    return text + "}";
+  }
+  std::string get(const T& value) const {
+    std::string text;
+    for (const Entry<T>& e : all) text += (text.empty() ? "{" : ", ") + e.key + ": " + e.get(value);
+    return text + "}";
+  }
+  /// Sets the numbers that the map has; returns whether they are all of them. `expected`: of the whole option.
+  bool set(T& value, const OptionValue& map, const std::string& origin, const std::string& name,
+           const std::string& expected_of_option) const {
+    std::set<std::string> seen;
+    for (size_t i = 0; i < map.items.size(); ++i) {
+      const std::string key = i < map.keys.size() ? map.keys[i] : "";
+      const auto e = std::find_if(all.begin(), all.end(), [&](const Entry<T>& entry) { return entry.key == key; });
+      if (e == all.end() || !seen.insert(key).second) refuse(origin, name, shown(map), expected_of_option);
+      e->set(value, map.items[i], origin, name + "." + key);
+    }
+    return seen.size() == all.size();
+  }
+};
+
 /// "off", or a map of numbers, all of which have defaults.
 template <class T, class F>
-Option map_or_off(const std::string& name, F field, const std::vector<Entry<T>>& entries, std::string help) {
-  std::string keys;
-  for (const Entry<T>& e : entries) keys += (keys.empty() ? "" : ", ") + e.key + ": " + e.expected;
-  const std::string expected = "off or {" + keys + "}";
+Option map_or_off(const std::string& name, F field, const Entries<T>& entries, std::string help) {
+  const std::string expected = "off or " + entries.expected();
   Option o = named_option(name, std::move(help), expected);
   o.takes_map = true;
   o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
     if (!v.is_list && v.items == std::vector<std::string>{"off"}) return field(c).reset();
     if (!v.is_list) refuse(origin, name, shown(v), expected);
     T value;
-    std::set<std::string> seen;
-    for (size_t i = 0; i < v.items.size(); ++i) {
-      const std::string key = i < v.keys.size() ? v.keys[i] : "";
-      const auto e =
-          std::find_if(entries.begin(), entries.end(), [&](const Entry<T>& entry) { return entry.key == key; });
-      if (e == entries.end() || !seen.insert(key).second) refuse(origin, name, shown(v), expected);
-      e->set(value, v.items[i], origin, name + "." + key);
-    }
+    entries.set(value, v, origin, name, expected);
     field(c) = value;
   };
+  o.get = [=](const Config& c) -> std::string { return field(c) ? entries.get(*field(c)) : "off"; };
+  return o;
+}
+
+/// "off", or a list of maps that have all numbers.
+template <class T, class F>
+Option maps_or_off(const std::string& name, F field, const Entries<T>& entries, std::string help) {
+  const std::string expected = "off or [" + entries.expected() + ", ...]";
+  Option o = named_option(name, std::move(help), expected);
+  o.takes_maps = true;
+  o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
+    const bool off = !v.is_list && v.items == std::vector<std::string>{"off"};
+    if (!off && v.maps.empty()) refuse(origin, name, shown(v), expected);
+    std::vector<T> values(v.maps.size());
+    for (size_t i = 0; i < values.size(); ++i)
+      if (!entries.set(values[i], v.maps[i], origin, name, expected)) refuse(origin, name, shown(v.maps[i]), expected);
+    field(c) = values;
+  };
   o.get = [=](const Config& c) -> std::string {
-    if (!field(c)) return "off";
     std::string text;
-    for (const Entry<T>& e : entries) text += (text.empty() ? "{" : ", ") + e.key + ": " + e.get(*field(c));
-    return text + "}";
+    for (const T& value : field(c)) text += (text.empty() ? "[" : ", ") + entries.get(value);
+    return text.empty() ? "off" : text + "]";
   };
   return o;
 }

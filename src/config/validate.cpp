@@ -67,6 +67,9 @@ void check_sampling(const Config& c) {
   if (c.sample.cfg_scale == 1 && !c.sample.guide.empty())
     fail("sample.guide guides by sample.cfg_scale, which is off", "sample.cfg_scale: 1", "a number above 1",
          "sample.cfg_scale: 2, or --set sample.guide=");
+  if (c.sample.guide == kRoutedGuide && c.train.routing.empty())
+    fail("sample.guide: routed guides away from the model with the routes of its training, and it has none",
+         "train.routing: off", "routes", "--set sample.guide=, or ./routed for a folder of that name");
   if (guided && c.model.num_classes != 0 && !eval::takes_guidance(c.model))  // without labels it is off by itself
     fail("sample.cfg_scale needs a model that knows labels and their absence",
          fmt::format("{} with model.class_dropout {}", c.sample.cfg_scale, c.model.class_dropout),
@@ -306,10 +309,15 @@ diffusion::SamplerConfig sampler_of(const Config& c) {
           .cfg_interval = c.sample.cfg_interval};
 }
 
+nn::Routes guide_routes(const std::string& guide, const Config& c) {
+  return guide == kRoutedGuide ? c.train.routing : nn::Routes();
+}
+
 void validate_without_data(const Config& config) {
   nn::ModelConfig model = config.model;
   if (model.num_classes == nn::kClassesOfData) model.num_classes = 0;  // any number is good
   nn::validate(model);
+  nn::validate(config.train.routing, model);
   check_process_keys(config);
   diffusion::make_process(config.diffusion, config.model.learn_sigma);
   check_memory_sizes(config);

@@ -212,15 +212,19 @@ BandScaling scaling_of(const Config& config) {
 
 ConditionBands condition_of(const Config& config) {
   ConditionBands all{.path = "", .bands = config.condition};
-  std::error_code unreadable;
-  const auto is_folder = [&](const std::string& text) {
-    return text.find('/') != text.npos || text.ends_with(".safetensors") ||
-           std::filesystem::is_directory(text, unreadable);
+  const auto is_path = [](const std::string& text) {
+    return text.find('/') != text.npos || text.ends_with(".safetensors");
   };
-  if (!all.bands.empty() && is_folder(all.bands.front()))
+  if (!all.bands.empty() && is_path(all.bands.front()))
     all.path = all.bands.front(), all.bands.erase(all.bands.begin());
   if (!all.bands.empty() && all.bands.back() == kValidChannel) all.valid = true, all.bands.pop_back();
   return all;
+}
+
+std::vector<std::string> condition_names(const Config& config) {
+  ConditionBands condition = condition_of(config);
+  if (condition.valid) condition.bands.emplace_back(kValidChannel);
+  return condition.bands;
 }
 
 void fill_condition(float* plane, int64_t pixels) {
@@ -250,13 +254,15 @@ void settle_condition(Config& config) {
   try {
     settle_tiles(given);
   } catch (const InputError& error) {  // it does not know the key
-    throw InputError({.where = "data.condition", .what = error.what()});
+    std::error_code unreadable;
+    const std::string& first = config.condition.front();
+    const bool meant = condition.path.empty() && std::filesystem::is_directory(first, unreadable);
+    throw InputError({.where = "data.condition",
+                      .what = error.what(),
+                      .hint = meant ? "./" + first + ", if the folder of that name is meant" : ""});
   }
   config.condition = given.bands;
-  if (!condition.path.empty()) {
-    const bool plain = condition.path.find('/') == std::string::npos;  // a folder, wherever the config is read
-    config.condition.insert(config.condition.begin(), plain ? "./" + condition.path : condition.path);
-  }
+  if (!condition.path.empty()) config.condition.insert(config.condition.begin(), condition.path);
   if (condition.valid) config.condition.emplace_back(kValidChannel);
   config.condition_low = given.scale_low, config.condition_high = given.scale_high;
 }

@@ -99,22 +99,29 @@ class Tiles final : public Dataset {
     same("their size", side(given()), side(shards_));
     same("their number", std::to_string(given().size()), std::to_string(shards_.size()));
     for (int64_t i = 0; other_ && i < size_; ++i) {
-      const auto here = place_of(shards_, i), there = place_of(*other_, i);
-      const auto apart = [&](int k, double least) { return std::abs(here[size_t(k)] - there[size_t(k)]) > least; };
-      if (here.empty() || there.empty() || !(apart(0, std::abs(here[1]) / 2) || apart(3, std::abs(here[5]) / 2)))
-        continue;
-      same(fmt::format("tile {} lies elsewhere", i).c_str(), fmt::format("{}, {}", there[0], there[3]),
-           fmt::format("{}, {}", here[0], here[3]));
+      const std::string &crs = shards_.shard_of(i).crs, &other_crs = other_->shard_of(i).crs;
+      if (!crs.empty() && !other_crs.empty()) same("their CRS", other_crs, crs);
+      const std::vector<double> here = corners_of(shards_, i), there = corners_of(*other_, i);
+      if (here.empty() || there.empty()) continue;
+      const double half = std::hypot(here[2] - here[0], here[3] - here[1]) /
+                          std::hypot(double(shape_.width), double(shape_.height)) / 2;
+      bool apart = false;  // by more than half a pixel
+      for (size_t k = 0; k < 4; ++k) apart |= std::abs(here[k] - there[k]) > half;
+      if (apart)
+        same(fmt::format("tile {} covers another place", i).c_str(), fmt::format("{:.9g}", fmt::join(there, ", ")),
+             fmt::format("{:.9g}", fmt::join(here, ", ")));
     }
   }
 
   const TileShards& given() const { return other_ ? *other_ : shards_; }
 
-  // Its geotransform; empty: not known.
-  static std::vector<double> place_of(const TileShards& shards, int64_t tile) {
+  // x and y of its first corner and of the opposite one; empty: not known.
+  static std::vector<double> corners_of(const TileShards& shards, int64_t tile) {
     const TileShard& shard = shards.shard_of(tile);
     if (!shard.file.contains("geotransform")) return {};
-    return weights::to_f64(weights::row_range(shard.file.tensor("geotransform"), tile - shard.first, 1));
+    const auto g = weights::to_f64(weights::row_range(shard.file.tensor("geotransform"), tile - shard.first, 1));
+    const auto w = double(shard.width), h = double(shard.height);
+    return {g[0], g[3], g[0] + w * g[1] + h * g[2], g[3] + w * g[4] + h * g[5]};
   }
 
   std::string describe_condition() const {

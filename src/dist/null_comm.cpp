@@ -125,7 +125,17 @@ Arrivals Counts::now() const {
           .disk_idle_s = disk_work > 0 ? 0 : std::max(0.0, now_s() - disk_work_end_s)};
 }
 
+double Counts::disk_still_s() const { return disk_work > 0 ? std::max(0.0, now_s() - disk_moved_s) : 0; }
+
+DiskWork::DiskWork(Communicator& communicator) : counts_(communicator.counts_) {
+  moved();
+  ++counts_->disk_work;
+}
+
+void DiskWork::moved() const { counts_->disk_moved_s = now_s(); }
+
 DiskWork::~DiskWork() {
+  moved();
   counts_->disk_work_end_s = now_s();
   --counts_->disk_work;
 }

@@ -14,11 +14,17 @@ void ModelPass::expect(const std::vector<double>& times, const std::vector<Condi
   modulations_.emplace(model_, times, conditions, most_bytes);
 }
 
+void ModelPass::draw_routes(int64_t n) {
+  for (int64_t i = 0; i < n && !routes_.empty(); ++i)
+    pass_->draw_kept(i, RandomKey(seed_, Stream::kRoute, uint64_t(first_index_ + i), calls_));
+  ++calls_;
+}
+
 void ModelPass::operator()(const float* x, const double* t, const Condition* c, int64_t n, float* out) {
   if (!pass_ || pass_->batch() != n) {
     pass_.reset();  // its memory goes before the new pass takes some
     pass_.emplace(model_, n, autograd::Mode::kInference,
-                  nn::PassOptions{.given_modulations = modulations_.has_value()});
+                  nn::PassOptions{.given_modulations = modulations_.has_value(), .routes = routes_});
     pass_->allocate();
   }
   {
@@ -33,6 +39,7 @@ void ModelPass::operator()(const float* x, const double* t, const Condition* c, 
   } else {
     std::copy_n(t, n, pass_->t().begin());
   }
+  draw_routes(n);
   pass_->forward(ctx_);
   const Tensor result = pass_->out();
   const Pin<float> from(result);

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include "step_modulations.hpp"
 
@@ -10,18 +11,28 @@ namespace ditrain::eval {
 
 class ModelPass {
  public:
-  ModelPass(ops::Context& ctx, nn::Model& model) : ctx_(ctx), model_(model) {}
+  ModelPass(ops::Context& ctx, nn::Model& model, nn::Routes routes = {})
+      : ctx_(ctx), model_(model), routes_(std::move(routes)) {}
 
   /// From now on all samples of a call are at one of these times and have one of these labels and numbers: as for
   /// StepModulations, which takes the part of the model over that depends on nothing else.
   void expect(const std::vector<double>& times, const std::vector<Condition>& conditions, size_t most_bytes);
 
+  /// With routes, those of sample i in call k from now on are drawn by RandomKey(seed, Stream::kRoute, first_index + i,
+  /// k).
+  void draw_routes_from(uint64_t seed, int64_t first_index) { seed_ = seed, first_index_ = first_index, calls_ = 0; }
+
   /// x [n, C, H, W]; t [n]; c [n]; out [n, O, H, W] is overwritten.
   void operator()(const float* x, const double* t, const Condition* c, int64_t n, float* out);
 
  private:
+  void draw_routes(int64_t n);
+
   ops::Context& ctx_;
   nn::Model& model_;
+  nn::Routes routes_;
+  uint64_t seed_ = 0, calls_ = 0;
+  int64_t first_index_ = 0;
   std::optional<nn::ModelPass> pass_;
   std::optional<StepModulations> modulations_;
 };

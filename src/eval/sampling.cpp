@@ -103,7 +103,9 @@ std::vector<float> generate(ops::Context& ctx, nn::Model& model, const diffusion
   const std::vector<double> times = diffusion::model_times(*process, request.sampler);
   ModelPass pass(ctx, model);
   std::optional<ModelPass> guide;
-  if (request.guide != nullptr && request.sampler.cfg_scale != 1) guide.emplace(ctx, *request.guide);
+  const bool routed = !request.guide_routes.empty();
+  if ((request.guide != nullptr || routed) && request.sampler.cfg_scale != 1)
+    guide.emplace(ctx, request.guide != nullptr ? *request.guide : model, request.guide_routes);
   const diffusion::ModelFn call_guide = [&](auto... args) { (*guide)(args...); };
   for (int64_t first = 0; first < total; first += request.batch) {
     const int64_t n = std::min(request.batch, total - first);
@@ -113,6 +115,7 @@ std::vector<float> generate(ops::Context& ctx, nn::Model& model, const diffusion
     const Condition* conditions = request.conditions.data() + first;
     std::vector<Condition> expected(conditions, conditions + n);
     if (guide) guide->expect(times, expected, request.modulation_bytes);
+    if (guide) guide->draw_routes_from(request.seed, request.first_index + first);
     if (!guide && request.sampler.cfg_scale != 1) expected.push_back(without_label({}, null_class));
     pass.expect(times, expected, request.modulation_bytes);
     diffusion::sample_loop(

@@ -32,8 +32,8 @@ AttentionWeights declare_attention(const Declarations& block, const ModelConfig&
   return w;
 }
 
-double attention_macs(const ModelConfig& c) {
-  const double T = double(c.tokens()), C = double(c.hidden_size);
+double attention_macs(const ModelConfig& c, int64_t tokens) {
+  const double T = double(tokens), C = double(c.hidden_size);
   return 2 * T * T * C;
 }
 
@@ -80,9 +80,10 @@ AttentionHalf::AttentionHalf(autograd::Tape& tape, const ModelConfig& c, int64_t
       stream_(stream),
       modulation_(std::move(modulation)) {
   weights_.qkv.products = weights_.proj.products = adaLN_.products = stream.activations;
-  const int64_t B = stream.batch, T = c.tokens(), C = c.hidden_size, own = C / stream.tensor.size;
+  const int64_t B = stream.batch, T = stream.tokens, C = c.hidden_size, own = C / stream.tensor.size;
   const DType half = stream.activations;
-  x_BTC = tape.keep(*this, "x", {B, T, C});
+  // In inference inputs share their memory; that of all tokens has to last for as long as some are on a route.
+  x_BTC = tape.keep(*this, stream.route < 0 ? "x" : "x_kept", {B, T, C});
   norm_ = ModulatedNorm(tape, *this, "1", c, weights_.input_norm, stream, stream.keep_costly,
                         stream.keep_cheap == KeepPolicy::kKeep);
   qkv_ = tape.keep(*this, "qkv", {B, T, 3 * own}, stream.keep_costly, half);
@@ -106,6 +107,12 @@ ops::LinearInput AttentionHalf::qkv_input(const Samples& s) const {
   return norm_.output(of(x_BTC, s), modulation(kShiftMsa, s), modulation(kScaleMsa, s), s);
 }
 
+ops::Rotation AttentionHalf::rotation(const Samples& s) const {
+  ops::Rotation of_samples = rotation_;
+  if (rotation_.exists()) of_samples.places = stream_.places(s);
+  return of_samples;
+}
+
 void AttentionHalf::compute_x_mid(ops::Context& ctx, const Samples& s) const {
   ops::gate_residual_forward(ctx, of(x_BTC, s), modulation(kGateMsa, s), of(proj_, s), of(x_mid_BTC, s));
 }
@@ -113,7 +120,7 @@ void AttentionHalf::compute_x_mid(ops::Context& ctx, const Samples& s) const {
 void AttentionHalf::compute(ops::Context& ctx, const Samples& s) const {
   norm_.forward(ctx, of(x_BTC, s), modulation(kShiftMsa, s), modulation(kScaleMsa, s), s);
   weights_.qkv.forward(ctx, qkv_input(s), of(qkv_, s));
-  ops::attention_forward(ctx, of(qkv_, s), num_heads_, of(attn_, s), of(lse_, s), weights_.norm(), rotation_);
+  ops::attention_forward(ctx, of(qkv_, s), num_heads_, of(attn_, s), of(lse_, s), weights_.norm(), rotation(s));
   weights_.proj.forward_summed(ctx, stream_, of(attn_, s), of(proj_, s),
                                ops::then_gate_residual(of(x_BTC, s), modulation(kGateMsa, s), of(x_mid_BTC, s)));
 }
@@ -130,7 +137,7 @@ void AttentionHalf::backward(ops::Context& ctx, Gradients gradients) {
     ops::gate_residual_backward(part, dx, modulation(kGateMsa, s), of(proj_, s), dproj, dmodulation(kGateMsa, s));
     weights_.proj.backward_data(part, dproj, dattn);
     ops::attention_backward(part, of(qkv_, s), num_heads_, of(attn_, s), of(lse_, s), dattn, dqkv, weights_.norm(),
-                            dnorm_BH_ != nullptr ? of(dnorm_BH_, s) : Tensor(), rotation_);
+                            dnorm_BH_ != nullptr ? of(dnorm_BH_, s) : Tensor(), rotation(s));
     weights_.qkv.backward_data_summed(part, stream_, dqkv, of(dh_BTC_, s));
     norm_.backward(part, of(x_BTC, s), modulation(kShiftMsa, s), modulation(kScaleMsa, s), of(dh_BTC_, s), dx,
                    dmodulation(kShiftMsa, s), dmodulation(kScaleMsa, s), s);

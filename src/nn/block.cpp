@@ -32,6 +32,9 @@ constexpr OfVariant kOfVariants[] = {
     {".mlp.w3.", "model.mlp: swiglu", "model.mlp: gelu"},
     {".mlp.fc1.", "model.mlp: gelu", "model.mlp: swiglu if the file has mlp.w12"},
     {".mlp.fc2.", "model.mlp: gelu", "model.mlp: swiglu if the file has mlp.w3"},
+    {"x_embedder.proj.", "model.patch_bottleneck: 0", "model.patch_bottleneck: the rows of x_embedder.proj1.weight"},
+    {"x_embedder.proj1.", "model.patch_bottleneck: its rows", "model.patch_bottleneck: 0"},
+    {"x_embedder.proj2.", "model.patch_bottleneck: the rows of x_embedder.proj1.weight", "model.patch_bottleneck: 0"},
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "ditrain/nn/final_layer.hpp"
 #include "ditrain/nn/patch_embed.hpp"
 #include "models.hpp"
+#include "route_recorder.hpp"
 
 namespace ditrain::nn {
 namespace {
@@ -25,7 +26,7 @@ class Dit final : public Network {
 
   std::vector<Parameter*> in_arena() const override;
   void record(PassRecord& pass) const override;
-  double forward_macs() const override;
+  double forward_macs(const Routes& routes) const override;
   ProductReads block_reads() const override;
 
   // Shifts, scales and gates of the blocks, then of the final layer.
@@ -54,11 +55,21 @@ std::vector<Parameter*> Dit::in_arena() const {
   return all;
 }
 
-double Dit::forward_macs() const {
-  double macs = double(config_.depth) * attention_macs(config_);
-  for (const Parameter* p : in_arena())
-    if (p->product != ProductRows::kNone)
-      macs += double(p->product == ProductRows::kTokens ? config_.tokens() : 1) * double(num_elements(p->full_shape));
+double Dit::forward_macs(const Routes& routes) const {
+  double macs = 0;
+  const auto add = [&](const std::vector<Parameter*>& of_node, int64_t tokens) {
+    for (const Parameter* p : of_node)
+      if (p->product != ProductRows::kNone)
+        macs += double(p->product == ProductRows::kTokens ? tokens : 1) * double(num_elements(p->full_shape));
+  };
+  add(patch_embed_.in_arena(), config_.tokens());
+  add(conditioning_.in_arena(), config_.tokens());
+  for (int64_t i = 0; i < config_.depth; ++i) {
+    const int64_t tokens = tokens_of_block(routes, config_, i);
+    add(blocks_[size_t(i)].in_arena(), tokens);
+    macs += attention_macs(config_, tokens);
+  }
+  add(final_layer_.in_arena(), config_.tokens());
   return macs;
 }
 
@@ -106,21 +117,23 @@ void Dit::record(PassRecord& pass) const {
     stream.dx_BTC = tape.temporary("dx", BTC);
   }
   if (!stream.tensor.alone() && stream.activations == DType::kBF16) stream.partial_BTC = tape.temporary("partial", BTC);
-  // A node's output is the input that the next node keeps.
-  std::function<void(ActivationRef)> connect;
+  Connect connect;
   auto& patch_embed = tape.record<PatchEmbed>(c, patch_embed_, stream);
   if (pass.options.want_input_gradient) patch_embed.want_input_gradient(tape);
   pass.image = patch_embed.image, pass.dimage = patch_embed.dimage;
   connect = [&patch_embed](ActivationRef x) { patch_embed.set_output(std::move(x)); };
   pass.modulations =
       pass.options.given_modulations ? given_modulations(tape, stream.batch) : record_modulations(tape, stream);
+  RouteRecorder routes(pass, c.hidden_size);
   for (int64_t i = 0; i < c.depth; ++i) {
     const BlockWeights& weights = blocks_[size_t(i)];
+    routes.before(i, connect);
     pass.keep_of_block(i);
     auto& attention = tape.record<AttentionHalf>(c, i, weights, stream, pass.modulations[size_t(i)]);
     auto& mlp = tape.record<MlpHalf>(c, i, weights.mlp, stream, attention);
     connect(attention.x_BTC);
     connect = [&mlp](ActivationRef x) { mlp.set_output(std::move(x)); };
+    routes.behind(i, connect);
   }
   auto& final_layer = tape.record<FinalLayer>(c, final_layer_, stream, pass.modulations.back());
   connect(final_layer.x_BTC);

@@ -1,7 +1,6 @@
 #include "ditrain/nn/final_layer.hpp"
 
 #include "ditrain/ops/elementwise.hpp"
-#include "ditrain/ops/embedding.hpp"
 
 namespace ditrain::nn {
 
@@ -10,7 +9,7 @@ FinalLayerWeights declare_final_layer(const Declarations& model, const ModelConf
   FinalLayerWeights w;
   w.norm = declare_norm(layer, "norm_final", c);
   w.linear = layer.linear({.name = "linear",
-                           .weight = {c.patch_size * c.patch_size * c.out_channels(), c.hidden_size},
+                           .weight = {c.patch_side() * c.patch_side() * c.out_channels(), c.hidden_size},
                            .initial = Initial::constant(0),
                            .group = ParameterGroup::kOutput,
                            .diffusers = {"proj_out_2"}});
@@ -21,15 +20,15 @@ FinalLayerWeights declare_final_layer(const Declarations& model, const ModelConf
 FinalLayer::FinalLayer(autograd::Tape& tape, const ModelConfig& c, const FinalLayerWeights& w,
                        const TokenStream& stream, ActivationRef modulation)
     : Node("final_layer", w.in_arena()),
-      patch_(c.patch_size),
+      patches_(c.patch_size, c.patch_overlap),
       weights_(w),
       stream_(stream),
       modulation_(std::move(modulation)) {
   weights_.adaLN.products = weights_.linear.products = stream.activations;
-  const int64_t B = stream.batch, T = c.tokens(), C = c.hidden_size;
+  const int64_t B = stream.batch, T = stream.tokens, C = c.hidden_size;
   x_BTC = tape.keep(*this, "x", {B, T, C});
   norm_ = ModulatedNorm(tape, *this, "", c, weights_.norm, stream, KeepPolicy::kKeep, /*keeps_output=*/false);
-  tokens_ = tape.temporary("tokens", {B, T, c.patch_size * c.patch_size * c.out_channels()});
+  tokens_ = tape.temporary("tokens", {B, T, w.linear.w->full_shape[0]});
   out = tape.temporary("out", {B, c.out_channels(), c.input_height, c.input_width});
   if (tape.mode() == autograd::Mode::kInference) return;
   dout = tape.temporary("dout", out->shape);
@@ -45,12 +44,12 @@ ops::LinearInput FinalLayer::normalised() const {
 void FinalLayer::forward(ops::Context& ctx) {
   norm_.forward(ctx, x_BTC->tensor, shift(), scale(), {0, stream_.batch});
   weights_.linear.forward(ctx, normalised(), tokens_->tensor);
-  ops::unpatchify(ctx, tokens_->tensor, patch_, out->tensor);
+  ops::unpatchify(ctx, tokens_->tensor, patches_, out->tensor);
 }
 
 void FinalLayer::backward(ops::Context& ctx, Gradients gradients) {
   const Tensor& dx = stream_.dx_BTC->tensor;
-  ops::unpatchify_inverse(ctx, dout->tensor, patch_, dtokens_->tensor);
+  ops::unpatchify_backward(ctx, dout->tensor, patches_, dtokens_->tensor);
   weights_.linear.backward_data(ctx, dtokens_->tensor, dh_BTC_->tensor);
   ops::zero(ctx, dx);
   const ops::Chunk dshift{dmod_->tensor, 0}, dscale{dmod_->tensor, 1};

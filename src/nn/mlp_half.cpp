@@ -31,7 +31,7 @@ MlpHalf::MlpHalf(autograd::Tape& tape, const ModelConfig& c, int64_t index, cons
       stream_(stream),
       first_half_(first_half) {
   weights_.fc1.products = weights_.fc2.products = stream.activations;
-  const int64_t B = stream.batch, T = c.tokens(), C = c.hidden_size;
+  const int64_t B = stream.batch, T = stream.tokens, C = c.hidden_size;
   const int64_t F = c.mlp_size() / stream.tensor.size;
   const DType half = stream.activations;
   norm_ = ModulatedNorm(tape, *this, "2", c, weights_.input_norm, stream, stream.keep_costly,

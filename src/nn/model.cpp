@@ -16,7 +16,9 @@ Model::Model(const ModelConfig& config, const TensorParallel& tensor) : config_(
   parameters_.lay_out(network_->in_arena());
 }
 
-double forward_macs(const ModelConfig& config) { return Model(config).network().forward_macs(); }
+double forward_macs(const ModelConfig& config, const Routes& routes) {
+  return Model(config).network().forward_macs(routes);
+}
 ProductReads block_reads(const ModelConfig& config) { return Model(config).network().block_reads(); }
 
 void initialise(Model& model, uint64_t seed) {
@@ -54,14 +56,23 @@ ModelPass::ModelPass(Model& model, int64_t batch, autograd::Mode mode, const Pas
       batch_(batch),
       inputs_(std::make_shared<PassInputs>(batch)),
       alone_(model.tensor_parallel().alone()),
-      given_modulations_(options.given_modulations) {
+      given_modulations_(options.given_modulations),
+      routes_(options.routes),
+      tokens_(model.config().tokens()) {
   DITRAIN_CHECK(
       options.recompute_of_blocks.empty() || int64_t(options.recompute_of_blocks.size()) == model.config().depth,
       "recomputation of another number of blocks");
   DITRAIN_CHECK(!given_modulations_ || (mode == autograd::Mode::kInference && model.has_modulations()),
                 "modulations that backward does not reach, or that the model does not have");
+  validate(routes_, model.config());
+  for (const Route& route : routes_) {
+    inputs_->kept.emplace_back(size_t(batch * route.kept(tokens_)));
+    std::vector<int64_t>& kept = inputs_->kept.back();
+    for (size_t i = 0; i < kept.size(); ++i) kept[i] = int64_t(i) % route.kept(tokens_);
+  }
   PassRecord record{.tape = tape_, .options = options, .stream = {}};
   record.stream.batch = batch;
+  record.stream.tokens = tokens_;
   record.stream.inputs = inputs_;
   record.stream.activations = options.precision;
   record.stream.sink = options.sink;
@@ -83,6 +94,11 @@ void ModelPass::modulate(ops::Context& ctx, const ModulationTable& table, const 
       for (int64_t b = 0; b < batch(); ++b) std::copy_n(from + row_of_sample[size_t(b)] * width, width, to + b * width);
     }
   });
+}
+
+void ModelPass::draw_kept(int64_t sample, const RandomKey& key) {
+  for (size_t r = 0; r < routes_.size(); ++r)
+    nn::draw_kept(routes_[r], tokens_, key, r * uint64_t(tokens_), kept(r).data() + sample * routes_[r].kept(tokens_));
 }
 
 void ModelPass::forward(ops::Context& ctx) {

@@ -1,5 +1,6 @@
 #include "ditrain/nn/model_config.hpp"
 
+#include <algorithm>
 #include <set>
 
 #include "ditrain/base/error.hpp"
@@ -95,6 +96,13 @@ void validate(const ModelConfig& c) {
   require_model(c.input_height % c.patch_size == 0 && c.input_width % c.patch_size == 0, "model.input_size",
                 text(c.input_height) + " x " + text(c.input_width),
                 "multiples of the patch size " + text(c.patch_size));
+  require_model(c.patch_overlap >= 0 && c.patch_overlap < c.patch_size, "model.patch_overlap", text(c.patch_overlap),
+                "0 to " + text(c.patch_size - 1) + ": less than model.patch_size");
+  const int64_t in_patch = (c.in_channels + c.condition_channels) * c.patch_side() * c.patch_side();
+  require_model(c.patch_bottleneck >= 0 && c.patch_bottleneck <= std::min(in_patch, c.hidden_size),
+                "model.patch_bottleneck", text(c.patch_bottleneck),
+                "at most the " + text(in_patch) + " values of a patch and model.hidden_size = " + text(c.hidden_size) +
+                    "; 0 for none");
   require_model(c.hidden_size % c.num_heads == 0, "model.hidden_size", text(c.hidden_size),
                 "a multiple of model.num_heads = " + text(c.num_heads));
   require_model(c.head_dim() <= kernels::kMostHeadDim, "model.hidden_size / model.num_heads", text(c.head_dim()),

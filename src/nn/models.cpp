@@ -18,7 +18,8 @@ constexpr NamedSize kUvitSizes[] = {
     {"S", 512, 13, 8}, {"S-Deep", 512, 17, 8}, {"M", 768, 17, 12}, {"L", 1024, 21, 16}, {"H", 1152, 29, 16}};
 
 const ModelRow kRows[] = {
-    {ModelKind::kDit, "DiT", "Diffusion Transformer with adaLN-Zero", kDitSizes, kDitPatches, check_dit, make_dit},
+    {ModelKind::kDit, "DiT", "Diffusion Transformer with adaLN-Zero", kDitSizes, kDitPatches, check_dit, make_dit,
+     /*routes=*/true},
     {ModelKind::kUvit, "U-ViT", "long skip connections; time and label are tokens", kUvitSizes, kUvitPatches,
      check_uvit, make_uvit},
 };

@@ -21,6 +21,7 @@ struct ModelRow {
   /// Checks what `validate` does not know. Errors: InputError "[model] ..."
   void (*check)(const ModelConfig& config);
   std::unique_ptr<Network> (*make)(const Declarations& model, const ModelConfig& config);
+  bool routes = false;  ///< whether tokens can pass by blocks (nn/routing.hpp)
 };
 std::span<const ModelRow> model_rows();
 const ModelRow& model_row(ModelKind kind);

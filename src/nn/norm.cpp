@@ -17,7 +17,7 @@ ModulatedNorm::ModulatedNorm(autograd::Tape& tape, autograd::Node& node, const s
                              const ModelConfig& c, const NormWeights& weights, const TokenStream& stream,
                              KeepPolicy statistics, bool keeps_output)
     : kind_(c.norm == Norm::kRms ? ops::NormKind::kRms : ops::NormKind::kLayer), weights_(weights) {
-  const int64_t B = stream.batch, T = c.tokens(), C = c.hidden_size;
+  const int64_t B = stream.batch, T = stream.tokens, C = c.hidden_size;
   if (keeps_output) h_BTC_ = tape.keep(node, "h" + suffix, {B, T, C}, KeepPolicy::kKeep, stream.activations);
   mean_ = tape.keep(node, "mean" + suffix, {B, T}, statistics);
   rstd_ = tape.keep(node, "rstd" + suffix, {B, T}, statistics);

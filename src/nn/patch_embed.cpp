@@ -19,26 +19,45 @@ PatchEmbedWeights declare_patch_embed(const Declarations& model, const ModelConf
                                      return sincos_position_table(c.hidden_size, c.grid_height(), c.grid_width());
                                    }),
                                    .trainable = false});
-  w.proj = model.linear({.name = "x_embedder.proj",
-                         .weight = {c.hidden_size, c.in_channels + c.condition_channels, c.patch_size, c.patch_size},
-                         .group = ParameterGroup::kEmbedding,
-                         .diffusers = {"pos_embed.proj"}});
+  const int64_t N = c.patch_bottleneck, K = c.patch_side();
+  const Shape weight{N > 0 ? N : c.hidden_size, c.in_channels + c.condition_channels, K, K};
+  const ParameterGroup group = ParameterGroup::kEmbedding;
+  if (N == 0) {
+    w.proj =
+        model.linear({.name = "x_embedder.proj", .weight = weight, .group = group, .diffusers = {"pos_embed.proj"}});
+    return w;
+  }
+  w.proj = model.linear({.name = "x_embedder.proj1", .weight = weight, .group = group, .has_bias = false});
+  w.widen = model.linear({.name = "x_embedder.proj2", .weight = {c.hidden_size, N, 1, 1}, .group = group});
   return w;
+}
+
+std::vector<Parameter*> PatchEmbedWeights::in_arena() const {
+  if (widen.w == nullptr) return {proj.w, proj.b};
+  return {proj.w, widen.w, widen.b};
 }
 
 PatchEmbed::PatchEmbed(autograd::Tape& tape, const ModelConfig& c, const PatchEmbedWeights& weights,
                        const TokenStream& stream)
-    : Node("x_embedder", weights.in_arena()), patch_(c.patch_size), weights_(weights), stream_(stream) {
-  image = tape.keep(*this, "image", {stream.batch, c.in_channels, c.input_height, c.input_width});
+    : Node("x_embedder", weights.in_arena()),
+      patches_(c.patch_size, c.patch_overlap),
+      weights_(weights),
+      stream_(stream) {
+  const int64_t B = stream.batch, T = c.tokens(), K = c.patch_side(), channels = c.in_channels + c.condition_channels;
+  image = tape.keep(*this, "image", {B, c.in_channels, c.input_height, c.input_width});
   if (c.condition_channels > 0)
-    given_ = tape.keep(*this, "image_and_condition",
-                       {stream.batch, c.in_channels + c.condition_channels, c.input_height, c.input_width});
+    given_ = tape.keep(*this, "image_and_condition", {B, channels, c.input_height, c.input_width});
+  if (c.patch_overlap > 0) rows_ = tape.temporary("patches", {B, T, channels * K * K});
+  if (c.patch_bottleneck == 0) return;
+  narrow_BTN_ = tape.keep(*this, "bottleneck", {B, T, c.patch_bottleneck});
+  if (tape.mode() == autograd::Mode::kTraining) dnarrow_BTN_ = tape.temporary("dbottleneck", narrow_BTN_->shape);
 }
 
 void PatchEmbed::want_input_gradient(autograd::Tape& tape) {
   const Shape& s = given_ != nullptr ? given_->shape : image->shape;
+  const int64_t P = patches_.size, K = patches_.side();
   dimage = tape.temporary("dimage", s);
-  dpatches_ = tape.temporary("dpatches", {s[0], s[2] / patch_ * (s[3] / patch_), s[1] * patch_ * patch_});
+  drows_ = tape.temporary("dpatches", {s[0], s[2] / P * (s[3] / P), s[1] * K * K});
 }
 
 const Tensor& PatchEmbed::input(ops::Context& ctx) {
@@ -56,17 +75,30 @@ const Tensor& PatchEmbed::input(ops::Context& ctx) {
   return given_->tensor;
 }
 
+ops::LinearInput PatchEmbed::gather(ops::Context& ctx, const Tensor& images) const {
+  if (rows_ == nullptr) return ops::LinearInput::patches(images, patches_.size);
+  ops::patchify(ctx, images, patches_, rows_->tensor);
+  return rows_->tensor;
+}
+
 void PatchEmbed::forward(ops::Context& ctx) {
-  weights_.proj.forward(ctx, ops::LinearInput::patches(input(ctx), patch_), x_BTC_->tensor);
-  if (weights_.pos_embed != nullptr) ops::add_position(ctx, weights_.pos_embed->value, x_BTC_->tensor);
+  const Tensor& x = x_BTC_->tensor;
+  weights_.proj.forward(ctx, gather(ctx, input(ctx)), narrow_BTN_ != nullptr ? narrow_BTN_->tensor : x);
+  if (narrow_BTN_ != nullptr) weights_.widen.forward(ctx, narrow_BTN_->tensor, x);
+  if (weights_.pos_embed != nullptr) ops::add_position(ctx, weights_.pos_embed->value, x);
 }
 
 void PatchEmbed::backward(ops::Context& ctx, Gradients gradients) {
-  const Tensor& read = given_ != nullptr ? given_->tensor : image->tensor;
-  weights_.proj.backward_weight(ctx, ops::LinearInput::patches(read, patch_), stream_.dx_BTC->tensor, gradients);
+  Tensor dy = stream_.dx_BTC->tensor;
+  if (narrow_BTN_ != nullptr) {
+    weights_.widen.backward_weight(ctx, narrow_BTN_->tensor, dy, gradients);
+    weights_.widen.backward_data(ctx, dy, dnarrow_BTN_->tensor);
+    dy = dnarrow_BTN_->tensor;
+  }
+  weights_.proj.backward_weight(ctx, gather(ctx, given_ != nullptr ? given_->tensor : image->tensor), dy, gradients);
   if (dimage == nullptr) return;
-  weights_.proj.backward_data(ctx, stream_.dx_BTC->tensor, dpatches_->tensor);
-  ops::patchify_inverse(ctx, dpatches_->tensor, patch_, dimage->tensor);
+  weights_.proj.backward_data(ctx, dy, drows_->tensor);
+  ops::patchify_backward(ctx, drows_->tensor, patches_, dimage->tensor);
 }
 
 std::vector<float> sincos_position_table(int64_t width, int64_t grid_height, int64_t grid_width) {

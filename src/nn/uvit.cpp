@@ -153,7 +153,7 @@ class TokenEmbed final : public autograd::Node {
     weights_.proj.backward_weight(ctx, ops::LinearInput::patches(image->tensor, patch_), patches_->tensor, gradients);
     if (dimage == nullptr) return;
     weights_.proj.backward_data(ctx, patches_->tensor, dpixels_->tensor);
-    ops::patchify_inverse(ctx, dpixels_->tensor, patch_, dimage->tensor);
+    ops::patchify_backward(ctx, dpixels_->tensor, patch_, dimage->tensor);
   }
 
   ActivationRef image, dimage;
@@ -447,7 +447,7 @@ class UvitOutput final : public autograd::Node {
     ops::conv3x3_backward_weight(ctx, pixels_->tensor, dout->tensor, conv.w->grad, conv.b->grad,
                                  gradients == Gradients::kAdd);
     ops::conv3x3_backward_data(ctx, dout->tensor, conv.w->value, dpixels_->tensor);
-    ops::unpatchify_inverse(ctx, dpixels_->tensor, patch_, dtokens);
+    ops::unpatchify_backward(ctx, dpixels_->tensor, patch_, dtokens);
     ops::last_tokens_gradient(ctx, dtokens, dall);
     norm_.join(ctx, all);
     weights_.decoder_pred.backward_data(ctx, dall, dh_BTC_->tensor);
@@ -491,7 +491,7 @@ class Uvit final : public Network {
     return all;
   }
 
-  double forward_macs() const override {
+  double forward_macs(const Routes&) const override {  // it has no routes
     const double T = double(all_tokens(config_)), C = double(config_.hidden_size);
     double macs = double(config_.depth) * 2 * T * T * C;
     for (const Parameter* p : in_arena())
@@ -580,6 +580,9 @@ void check_uvit(const ModelConfig& c) {
   const auto none = [](bool ok, const char* key, std::string_view got, const char* only) {
     require_model(ok, std::string(key) + " of a U-ViT", std::string(got), only);
   };
+  none(c.patch_overlap == 0, "model.patch_overlap", std::to_string(c.patch_overlap),
+       "0: its last layer is a convolution over borders of patches");
+  none(c.patch_bottleneck == 0, "model.patch_bottleneck", std::to_string(c.patch_bottleneck), "0");
   none(c.condition_channels == 0, "data.condition", std::to_string(c.condition_channels) + " channels", "none");
   none(c.metadata.empty(), "model.metadata", std::to_string(c.metadata.size()) + " numbers", "none");
   none(c.norm == Norm::kLayer, "model.norm", word_of(c.norm), "layer");

@@ -113,9 +113,14 @@ struct PinnedNorm {
 class Angles {
  public:
   Angles(const char* op, const Rotation& rotation, const Sizes& s)
-      : height_(rotation.grid_height), width_(rotation.grid_width), half_(s.D / 2) {
+      : height_(rotation.grid_height),
+        width_(rotation.grid_width),
+        half_(s.D / 2),
+        tokens_(s.T),
+        places_(rotation.places) {
     if (!rotation.exists()) return;
-    if (s.D % 4 != 0 || height_ * width_ != s.T)
+    const bool fits = places_ == nullptr ? height_ * width_ == tokens_ : height_ * width_ >= tokens_;
+    if (s.D % 4 != 0 || !fits)
       throw ShapeError(
           {.where = op,
            .what = "rotation of heads of width " + std::to_string(s.D) + " and " + std::to_string(s.T) + " tokens",
@@ -131,21 +136,33 @@ class Angles {
   }
   bool exist() const { return height_ > 0; }
 
-  // Turns rows x [T, D] in place, or back.
+  // Turns rows x [T, D] of sample b in place, or back.
   template <class E>
-  void turn(E* x, bool back) const {
+  void turn(E* x, int64_t b, bool back) const {
     const int64_t D = 2 * half_;
+    if (places_ != nullptr) return turn_some(x, places_ + b * tokens_, back);
     for (int64_t row = 0; row < height_; ++row) turn(x + row * width_ * D, D, row, width_, back);
     for (int64_t column = 0; column < width_; ++column) turn(x + column * D + half_, width_ * D, column, height_, back);
   }
 
  private:
   template <class E>
+  void turn_some(E* x, const int64_t* places, bool back) const {
+    const int64_t D = 2 * half_;
+    for (int64_t t = 0; t < tokens_; ++t) turn(x + t * D + half_, D, places[t] % width_, 1, back);
+    for (int64_t t = 0, end = 0; t < tokens_; t = end) {  // neighbours of one row together
+      const int64_t row = places[t] / width_;
+      while (end < tokens_ && places[end] / width_ == row) ++end;
+      turn(x + t * D, D, row, end - t, back);
+    }
+  }
+  template <class E>
   void turn(E* x, int64_t stride, int64_t position, int64_t rows, bool back) const {
     const int64_t at = position * half_;
     kernels::rotate_pairs(x, stride, cosines_.data() + at, (back ? back_ : sines_).data() + at, x, rows, half_);
   }
-  int64_t height_, width_, half_;
+  int64_t height_, width_, half_, tokens_;
+  const int64_t* places_;
   std::vector<float> cosines_, sines_, back_;  // [positions, D / 2]; sines with the signs of their places, and negated
 };
 
@@ -185,18 +202,18 @@ struct Preparation {
   bool any() const { return norm.number() > 0 || angles.exist(); }
 
   template <class E>
-  void forward(const E* x, int64_t stride, const PinnedNorm::Terms& terms, E* y, const Sizes& s) const {
+  void forward(const E* x, int64_t stride, const PinnedNorm::Terms& terms, E* y, const Sizes& s, int64_t b) const {
     if (norm.number() > 0)
       norm.forward(x, stride, terms, y, s.T, s.D);
     else
       copy_rows(x, stride, y, s.D, s.T, s.D);
-    if (angles.exist()) angles.turn(y, /*back=*/false);
+    if (angles.exist()) angles.turn(y, b, /*back=*/false);
   }
   // dy, which is changed, to dx, which has the stride of x.
   template <class E>
-  void backward(const E* x, int64_t stride, const PinnedNorm::Terms& terms, E* dy, E* dx, float* dterms,
-                const Sizes& s) const {
-    if (angles.exist()) angles.turn(dy, /*back=*/true);
+  void backward(const E* x, int64_t stride, const PinnedNorm::Terms& terms, E* dy, E* dx, float* dterms, const Sizes& s,
+                int64_t b) const {
+    if (angles.exist()) angles.turn(dy, b, /*back=*/true);
     if (norm.number() > 0)
       norm.backward(x, stride, terms, dy, dx, dterms, s.T, s.D);
     else
@@ -204,12 +221,13 @@ struct Preparation {
   }
 };
 
-// The head with q and k prepared, one behind the other in `to`.
+// The head, of sample b, with q and k prepared, one behind the other in `to`.
 template <class E>
-kernels::AttentionHead prepared(const Sizes& s, const Preparation& prepare, const kernels::AttentionHead& head, E* to) {
+kernels::AttentionHead prepared(const Sizes& s, const Preparation& prepare, const kernels::AttentionHead& head,
+                                int64_t b, E* to) {
   const int64_t each = s.T * s.D, stride = head.qkv_stride;
-  prepare.forward(static_cast<const E*>(head.q), stride, prepare.norm.q, to, s);
-  prepare.forward(static_cast<const E*>(head.k), stride, prepare.norm.key, to + each, s);
+  prepare.forward(static_cast<const E*>(head.q), stride, prepare.norm.q, to, s, b);
+  prepare.forward(static_cast<const E*>(head.k), stride, prepare.norm.key, to + each, s, b);
   copy_rows(static_cast<const E*>(head.v), stride, to + 2 * each, s.D, s.T, s.D);
   kernels::AttentionHead result = head;
   result.q = to, result.k = to + each, result.v = to + 2 * each, result.qkv_stride = s.D, result.next = 0;
@@ -246,7 +264,7 @@ void forward_all(Context& ctx, const Sizes& s, const Tensor& qkv, const Tensor& 
                            const parallel::Worker& w) {
     const Scratch<E> scratch(ctx, w, s, /*forward=*/true, prepare.any() ? 1 : 0);
     kernels::AttentionHead head = s.head(pqkv.get(), b, h, next);
-    if (prepare.any()) head = prepared(s, prepare, head, scratch.qkv);
+    if (prepare.any()) head = prepared(s, prepare, head, b, scratch.qkv);
     head.first_query = queries.begin, head.end_query = queries.end;
     kernels::attention_forward(head, pout + s.out_offset(b, h), plse + (b * s.H + h) * s.T, scratch.attention);
   };
@@ -276,12 +294,12 @@ void backward_all(Context& ctx, const Sizes& s, const Tensor& qkv, const Tensor&
     E *dq = pdqkv + s.qkv_offset(b, h), *dk = dq + width, *dv = dk + width;
     if (!prepare.any()) return attention(head, dq, dk, dv);
     E* dy = scratch.dqkv;
-    attention(prepared(s, prepare, head, scratch.qkv), dy, dy + each, dy + 2 * each);
+    attention(prepared(s, prepare, head, b, scratch.qkv), dy, dy + each, dy + 2 * each);
     const PinnedNorm& norm = prepare.norm;
     float* of_head = dterms + (b * s.H + h) * norm.number() * s.D;
     const int64_t stride = head.qkv_stride, half = norm.number() / 2 * s.D;
-    prepare.backward(static_cast<const E*>(head.q), stride, norm.q, dy, dq, of_head, s);
-    prepare.backward(static_cast<const E*>(head.k), stride, norm.key, dy + each, dk, of_head + half, s);
+    prepare.backward(static_cast<const E*>(head.q), stride, norm.q, dy, dq, of_head, s, b);
+    prepare.backward(static_cast<const E*>(head.k), stride, norm.key, dy + each, dk, of_head + half, s, b);
     copy_rows(dy + 2 * each, s.D, dv, stride, s.T, s.D);
   });
 }

@@ -51,43 +51,116 @@ void timestep_embedding(Context& ctx, const std::vector<double>& t, const Tensor
 
 namespace {
 
-enum class PatchOrder { kChannelFirst, kChannelLast };  // columns (c, i, j) of patches, (i, j, c) of unpatchify
+enum class PatchOrder { kChannelFirst, kChannelLast };  // columns (c, i, j) of patchify, (i, j, c) of unpatchify
 
-// Calls move(pixel of the image, element of the tokens) for every element, cut over tokens.
-template <class Move>
-void for_patches(Context& ctx, const char* op, const Tensor& image, const Tensor& tokens, int64_t P, PatchOrder order,
-                 Move move) {
-  const int64_t B = image.dim(0), C = image.dim(1), H = image.dim(2), W = image.dim(3);
-  const int64_t gh = H / P, gw = W / P, columns = C * P * P;
-  expect_shape(op, "tokens", tokens, {B, gh * gw, columns});
-  expect_shape(op, "image", image, {B, C, gh * P, gw * P});
+/// Where the elements of tokens lie in an image, and with what weight.
+struct PatchMap {
+  PatchMap(const char* op, const Tensor& image, const Tensor& tokens, const Patches& patches, PatchOrder columns)
+      : P(patches.size),
+        V(patches.overlap),
+        K(patches.side()),
+        B(image.dim(0)),
+        C(image.dim(1)),
+        H(image.dim(2)),
+        W(image.dim(3)),
+        gh(H / P),
+        gw(W / P),
+        order(columns) {
+    expect_shape(op, "tokens", tokens, {B, gh * gw, C * K * K});
+    expect_shape(op, "image", image, {B, C, gh * P, gw * P});
+    if (order == PatchOrder::kChannelLast)
+      of_rows = overlap_weights(gh, patches), of_columns = overlap_weights(gw, patches);
+    else
+      of_rows.assign(size_t(gh * K), 1.0f), of_columns.assign(size_t(gw * K), 1.0f);
+  }
+  int64_t pixel(int64_t b, int64_t c, int64_t y, int64_t x) const { return ((b * C + c) * H + y) * W + x; }
+  int64_t element(int64_t b, int64_t c, int64_t gy, int64_t gx, int64_t i, int64_t j) const {
+    const int64_t column = order == PatchOrder::kChannelFirst ? (c * K + i) * K + j : (i * K + j) * C + c;
+    return ((b * gh + gy) * gw + gx) * C * K * K + column;
+  }
+  float weight(int64_t gy, int64_t gx, int64_t i, int64_t j) const {
+    return of_rows[size_t(gy * K + i)] * of_columns[size_t(gx * K + j)];
+  }
+  /// The tokens along a side that have the pixel.
+  parallel::Range around(int64_t pixel, int64_t tokens) const {
+    return {pixel < V ? 0 : (pixel - V) / P, std::min(tokens, (pixel + V) / P + 1)};
+  }
+  // f(b, gy, gx) for every token.
+  template <class F>
+  void for_tokens(Context& ctx, const F& f) const {
+    ctx.for_range(B * gh * gw, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+      for (int64_t token = begin; token < end; ++token) f(token / (gh * gw), token / gw % gh, token % gw);
+    });
+  }
+
+  int64_t P, V, K, B, C, H, W, gh, gw;
+  PatchOrder order;
+  std::vector<float> of_rows, of_columns;
+};
+
+void to_tokens(Context& ctx, const PatchMap& map, const Tensor& image, const Tensor& tokens) {
   const Pin<float> pimage(image), ptokens(tokens);
-  ctx.for_range(B * gh * gw, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
-    for (int64_t token = begin; token < end; ++token) {
-      const int64_t b = token / (gh * gw), gy = token / gw % gh, gx = token % gw;
-      for (int64_t c = 0; c < C; ++c)
-        for (int64_t i = 0; i < P; ++i)
-          for (int64_t j = 0; j < P; ++j) {
-            const int64_t column = order == PatchOrder::kChannelFirst ? (c * P + i) * P + j : (i * P + j) * C + c;
-            move(pimage[((b * C + c) * H + gy * P + i) * W + gx * P + j], ptokens[token * columns + column]);
-          }
-    }
+  map.for_tokens(ctx, [&](int64_t b, int64_t gy, int64_t gx) {
+    for (int64_t c = 0; c < map.C; ++c)
+      for (int64_t i = 0; i < map.K; ++i)
+        for (int64_t j = 0; j < map.K; ++j) {
+          const int64_t y = gy * map.P + i - map.V, x = gx * map.P + j - map.V;
+          const bool inside = y >= 0 && y < map.H && x >= 0 && x < map.W;
+          ptokens[map.element(b, c, gy, gx, i, j)] =
+              inside ? map.weight(gy, gx, i, j) * pimage[map.pixel(b, c, y, x)] : 0.0f;
+        }
   });
 }
 
-constexpr auto kToTokens = [](float& pixel, float& token) { token = pixel; };
-constexpr auto kToImage = [](float& pixel, float& token) { pixel = token; };
+// Every token's worker writes the pixels of the patch itself, to which neighbours add.
+void to_image(Context& ctx, const PatchMap& map, const Tensor& tokens, const Tensor& image) {
+  const Pin<float> pimage(image), ptokens(tokens);
+  const auto value = [&](int64_t b, int64_t c, int64_t y, int64_t x) {
+    const parallel::Range rows = map.around(y, map.gh), columns = map.around(x, map.gw);
+    float sum = -0.0f;  // v + -0 is v, for v = -0 too
+    for (int64_t gy = rows.begin; gy < rows.end; ++gy)
+      for (int64_t gx = columns.begin; gx < columns.end; ++gx) {
+        const int64_t i = y + map.V - gy * map.P, j = x + map.V - gx * map.P;
+        sum += map.weight(gy, gx, i, j) * ptokens[map.element(b, c, gy, gx, i, j)];
+      }
+    return sum;
+  };
+  map.for_tokens(ctx, [&](int64_t b, int64_t gy, int64_t gx) {
+    for (int64_t c = 0; c < map.C; ++c)
+      for (int64_t y = gy * map.P; y < (gy + 1) * map.P; ++y)
+        for (int64_t x = gx * map.P; x < (gx + 1) * map.P; ++x) pimage[map.pixel(b, c, y, x)] = value(b, c, y, x);
+  });
+}
 
 }  // namespace
 
-void patchify_inverse(Context& ctx, const Tensor& rows, int64_t patch, const Tensor& x) {
-  for_patches(ctx, "patchify_inverse", x, rows, patch, PatchOrder::kChannelFirst, kToImage);
+std::vector<float> overlap_weights(int64_t n, const Patches& patches) {
+  const int64_t P = patches.size, V = patches.overlap, K = patches.side();
+  const auto raw = [&](int64_t i) { return i < 0 || i >= K ? 0 : std::min({i + 1, K - i, 2 * V + 1}); };
+  std::vector<float> weights(size_t(n * K), 0.0f);
+  for (int64_t g = 0; g < n; ++g)
+    for (int64_t i = 0; i < K; ++i) {
+      const int64_t pixel = g * P + i - V;
+      if (pixel < 0 || pixel >= n * P) continue;
+      int64_t sum = 0;
+      for (int64_t other = g - (K - 1) / P; other <= g + (K - 1) / P; ++other)
+        if (other >= 0 && other < n) sum += raw(pixel + V - other * P);
+      weights[size_t(g * K + i)] = float(double(raw(i)) / double(sum));
+    }
+  return weights;
 }
-void unpatchify(Context& ctx, const Tensor& tokens, int64_t patch, const Tensor& image) {
-  for_patches(ctx, "unpatchify", image, tokens, patch, PatchOrder::kChannelLast, kToImage);
+
+void patchify(Context& ctx, const Tensor& x, const Patches& patches, const Tensor& rows) {
+  to_tokens(ctx, {"patchify", x, rows, patches, PatchOrder::kChannelFirst}, x, rows);
 }
-void unpatchify_inverse(Context& ctx, const Tensor& image, int64_t patch, const Tensor& tokens) {
-  for_patches(ctx, "unpatchify_inverse", image, tokens, patch, PatchOrder::kChannelLast, kToTokens);
+void patchify_backward(Context& ctx, const Tensor& drows, const Patches& patches, const Tensor& dx) {
+  to_image(ctx, {"patchify_backward", dx, drows, patches, PatchOrder::kChannelFirst}, drows, dx);
+}
+void unpatchify(Context& ctx, const Tensor& tokens, const Patches& patches, const Tensor& image) {
+  to_image(ctx, {"unpatchify", image, tokens, patches, PatchOrder::kChannelLast}, tokens, image);
+}
+void unpatchify_backward(Context& ctx, const Tensor& dimage, const Patches& patches, const Tensor& dtokens) {
+  to_tokens(ctx, {"unpatchify_backward", dimage, dtokens, patches, PatchOrder::kChannelLast}, dimage, dtokens);
 }
 
 void add_position(Context& ctx, const Tensor& pos, const Tensor& y) {

@@ -79,6 +79,32 @@ void last_tokens_gradient(Context& ctx, const Tensor& dy, const Tensor& dx) {
 
 namespace {
 
+// move(row of x, row of y, C) for every place.
+template <class Move>
+void for_places(Context& ctx, const char* op, const Tensor& x, const int64_t* places, const Tensor& y,
+                const Move& move) {
+  const int64_t B = x.dim(0), T = x.dim(1), C = x.dim(2), K = y.dim(1);
+  expect_shape(op, "y", y, {B, K, C});
+  const Pin<float> px(x), py(y);
+  ctx.for_range(B * K, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    for (int64_t row = begin; row < end; ++row) move(px + (row / K * T + places[row]) * C, py + row * C, C);
+  });
+}
+
+}  // namespace
+
+void gather_tokens(Context& ctx, const Tensor& x, const int64_t* places, const Tensor& y) {
+  for_places(ctx, "gather_tokens", x, places, y,
+             [](const float* from, float* to, int64_t C) { std::copy_n(from, C, to); });
+}
+
+void scatter_tokens(Context& ctx, const Tensor& y, const int64_t* places, const Tensor& x) {
+  for_places(ctx, "scatter_tokens", x, places, y,
+             [](float* to, const float* from, int64_t C) { std::copy_n(from, C, to); });
+}
+
+namespace {
+
 // move(row of y, row of a, row of b, C) for every row.
 template <class Move>
 void for_halves(Context& ctx, const char* op, const Tensor& y, const Tensor& a, const Tensor& b, const Move& move) {

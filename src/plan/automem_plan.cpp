@@ -70,7 +70,7 @@ automem::Machine expected_machine(const config::Config& config, const automem::U
   }
   // Forward a third of the work of the products, in each phase by the bytes that its points hold.
   const double peak = core_peak(config.train.precision) * workers * kShareOfPeak;
-  const double step_s = 6 * nn::forward_macs(config.model) * double(samples) / peak;
+  const double step_s = 6 * nn::forward_macs(config.model, config.train.routing) * double(samples) / peak;
   double again_s = 0;  // what backward computes again
   for (int64_t i = 0; i < config.model.depth; ++i)
     again_s += step_s / 3 / double(config.model.depth) * kShareAgain[size_t(recompute_of_block(config, i))];

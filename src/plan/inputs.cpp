@@ -162,7 +162,7 @@ std::string describe_model(const config::Config& config) {
       "model: {} ({} blocks, width {}, {} heads, patch {}), input {} x {} x {}, {} classes, {} parameters, "
       "{:.2f} GFLOP per image and training step\n",
       m.name, m.depth, m.hidden_size, m.num_heads, m.patch_size, m.in_channels, m.input_height, m.input_width,
-      m.num_classes, model.parameters().num_parameters(), 6e-9 * nn::forward_macs(m));
+      m.num_classes, model.parameters().num_parameters(), 6e-9 * nn::forward_macs(m, config.train.routing));
 }
 
 }  // namespace ditrain::plan

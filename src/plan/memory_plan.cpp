@@ -152,7 +152,8 @@ std::string recompute_text(const config::Config& config) {
 nn::PassOptions pass_options(const config::Config& config) {
   return {.recompute = config.train.recompute.value_or(nn::Recompute::kSelective),
           .precision = config.train.precision,
-          .recompute_of_blocks = config.train.recompute_of_blocks};
+          .recompute_of_blocks = config.train.recompute_of_blocks,
+          .routes = config.train.routing};
 }
 
 size_t temporary_bytes(nn::ModelPass& pass, const nn::ModelConfig& model, int64_t micro_batch) {
@@ -186,6 +187,7 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Model& 
   const optim::OuterOptimizer::Arrays outer =
       config.dist.outer ? optim::OuterOptimizer::arrays(*config.dist.outer) : optim::OuterOptimizer::Arrays{};
   const bool moved = automem != nullptr;
+  const std::string& guide = config.sample.guide;
   MemoryPlan plan{.kept = kept_by_node(pass)};
   plan.items = {
       {"weights", fmt::format("{} parameters", model.parameters().num_parameters()), moved ? 0 : arena},
@@ -219,6 +221,8 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Model& 
                                2 * state + optimizer + size_t(outer.shared_on_disk + outer.on_disk_per_group) * arena) *
            size_t(writers) / size_t(ranks_on_node)},
       {"samples, validation", "", sampling_bytes(model, config, world_size)},
+      {"guide", "weights of sample.guide, taken to be as many as the model's",
+       config::draws_samples(config) && !guide.empty() && guide != config::kRoutedGuide ? arena : 0},
       {"distances", "eval.fid_every_steps, of rank 0 shared out", distance_bytes(config, facts, ranks_on_node)},
       {"program", "code, libraries, packing buffers", kProgramBytes}};
   return plan;

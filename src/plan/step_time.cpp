@@ -33,16 +33,20 @@ bool computes_block_again(const config::Config& config, int64_t block) {
 
 StepWork work_of_step(const config::Config& config, double samples, double parameters) {
   const nn::ModelConfig& m = config.model;
-  const double width = double(m.hidden_size), depth = double(m.depth);
-  double again = 0;  // blocks whose forward runs twice
-  for (int64_t i = 0; i < m.depth; ++i) again += computes_block_again(config, i) ? 1 : 0;
-  const double more = 1 + again / depth / 3;
+  const double width = double(m.hidden_size);
+  double tokens = 0, again = 0, attention = 0;  // of all blocks; again: of those whose forward runs twice
+  for (int64_t i = 0; i < m.depth; ++i) {
+    const int64_t of_block = nn::tokens_of_block(config.train.routing, m, i);
+    tokens += double(of_block);
+    again += computes_block_again(config, i) ? double(of_block) : 0;
+    attention += nn::attention_macs(m, of_block);
+  }
+  const double more = 1 + again / tokens / 3;
   StepWork work;
-  const double attention = depth * nn::attention_macs(m);
-  work.gemm_flop = 6 * (nn::forward_macs(m) - attention) * samples * more;
+  work.gemm_flop = 6 * (nn::forward_macs(m, config.train.routing) - attention) * samples * more;
   work.gemm_flop_per_width = work.gemm_flop / width;
   work.attention_macs = attention * samples * more;
-  work.attention_values = depth * double(m.tokens()) * width * samples * more;
+  work.attention_values = tokens * width * samples * more;
   work.values = work.attention_values;
   work.parameters = parameters;
   return work;

@@ -63,7 +63,8 @@ eval::GenerateRequest share_of(const config::Config& config, int64_t n, const di
           .seed = seed,
           .conditions = conditions_of({labels.begin() + mine.begin, labels.begin() + mine.end}),
           .first_index = mine.begin,
-          .guide = guide};
+          .guide = guide,
+          .guide_routes = config::guide_routes(config.sample.guide, config)};
 }
 
 }  // namespace

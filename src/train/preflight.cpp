@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/dist/clock_offset.hpp"
+#include "ditrain/files/files.hpp"
 #include "ditrain/kernels/measure.hpp"
 #include "ditrain/ops/gemm.hpp"
 #include "ditrain/plan/memory_plan.hpp"
@@ -187,8 +189,8 @@ std::vector<NodeFacts> gather_nodes(dist::Communicator& comm, const NodeFacts& m
 
 }  // namespace
 
-PreflightVerdict judge(const std::vector<NodeFacts>& nodes, double needed_gib) {
-  PreflightVerdict verdict;
+PreflightVerdict judge(const std::vector<NodeFacts>& nodes, double needed_gib, double slow_share) {
+  PreflightVerdict verdict{.shares = std::vector<double>(nodes.size(), 1)};
   struct Rate {
     const char* name;
     double NodeFacts::*of;
@@ -198,8 +200,10 @@ PreflightVerdict judge(const std::vector<NodeFacts>& nodes, double needed_gib) {
     std::vector<double> values;
     for (const NodeFacts& node : nodes) values.push_back(node.*of);
     const double middle = median(values);
-    for (const NodeFacts& node : nodes) {
-      if (node.*of >= kSlowShare * middle) continue;
+    for (size_t i = 0; i < nodes.size() && middle > 0; ++i) {
+      const NodeFacts& node = nodes[i];
+      verdict.shares[i] = std::min(verdict.shares[i], node.*of / middle);
+      if (node.*of >= slow_share * middle) continue;
       verdict.problems.push_back(fmt::format("{} is slow: {} at {:.0f} % of the median of all nodes", node.host, name,
                                              100 * node.*of / middle));
       if (std::find(verdict.slow_hosts.begin(), verdict.slow_hosts.end(), node.host) == verdict.slow_hosts.end())
@@ -221,7 +225,32 @@ PreflightVerdict judge(const std::vector<NodeFacts>& nodes, double needed_gib) {
   return verdict;
 }
 
-bool run_preflight(const config::Config& config, const std::string& out, dist::Communicator& comm, double seconds) {
+std::string to_json(const std::vector<NodeFacts>& nodes, const PreflightVerdict& verdict) {
+  std::vector<std::string> lines;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const NodeFacts& n = nodes[i];
+    const nlohmann::ordered_json line = {
+        {"host", n.host},
+        {"ranks", n.ranks},
+        {"cores_of_rank", n.cores_of_rank},
+        {"gemm_gflops", n.gemm_gflops},
+        {"memory_gb_s", n.memory_gb_s},
+        {"link_gbit_s", n.link_gbit_s},
+        {"latency_us", n.latency_us},
+        {"clock_s", n.clock_s},
+        {"free_memory_gib", n.free_memory_gib},
+        {"free_disk_gib", n.free_disk_gib},
+        {"share", verdict.shares[i]},
+        {"slow", std::find(verdict.slow_hosts.begin(), verdict.slow_hosts.end(), n.host) != verdict.slow_hosts.end()}};
+    lines.push_back(line.dump());
+  }
+  return fmt::format("{{\n\"nodes\": [\n{}\n],\n\"slow\": {},\n\"problems\": {}\n}}\n", fmt::join(lines, ",\n"),
+                     nlohmann::json(verdict.slow_hosts).dump(), nlohmann::json(verdict.problems).dump());
+}
+
+bool run_preflight(const config::Config& config, const std::string& out, dist::Communicator& comm,
+                   const PreflightOptions& options) {
+  const double seconds = options.seconds;
   const plan::Placement placement = plan::plan_placement(config, comm);
   check_mask(placement, comm);
   const double needed_gib = plan::checkpoint_disk(config).most_bytes() / 0x1p30;
@@ -242,10 +271,11 @@ bool run_preflight(const config::Config& config, const std::string& out, dist::C
     log::info_lines(describe(placement, comm));
     for (const std::string& note : placement.notes) log::info("note: {}", note);
     log::info_lines(table_of(nodes));
-    const PreflightVerdict verdict = judge(nodes, needed_gib);
+    const PreflightVerdict verdict = judge(nodes, needed_gib, options.slow_share);
     for (const std::string& problem : verdict.problems) log::warn_line(problem);
     if (!verdict.slow_hosts.empty())
       log::info("without the slow node(s): sbatch --exclude={}", fmt::join(verdict.slow_hosts, ","));
+    if (!options.json.empty()) files::write_file_atomically(options.json, to_json(nodes, verdict));
     if (verdict.problems.empty()) log::info("preflight: nothing is wrong with {} node(s)", nodes.size());
     good = verdict.problems.empty() ? 1 : 0;
   }

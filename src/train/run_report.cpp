@@ -38,7 +38,7 @@ RunReport::RunReport(RunContext& run)
     : heartbeat(run.leader() ? run.config.log.every_seconds : 0),
       run_(run),
       trace_(run.options.trace.has_value(), run.comm.rank()),
-      flop_per_image_(6.0 * nn::forward_macs(run.config.model)) {}
+      flop_per_image_(6.0 * nn::forward_macs(run.config.model, run.config.train.routing)) {}
 
 void RunReport::tell_start(const dataset::Dataset& data, const std::string& resumed) {
   const config::Config& config = run_.config;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "disk_watch.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/config/agreement.hpp"
@@ -90,6 +91,7 @@ int run_training(const config::Config& wanted, const TrainOptions& options, dist
   const auto fid = make_fid(state, data);
 
   start.begin(state.progress.step, report.topology());
+  const DiskWatch disk_watch(comm, settled.config.checkpoint.timeout_s, run.placement.helper_pus);
   Checkpointing checkpointing(state, start, report);
   if (fid) checkpointing.restore_best(fid->name());
   if (state.progress.step >= settled.config.train.steps)

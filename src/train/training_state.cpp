@@ -65,7 +65,7 @@ TrainingState::TrainingState(RunContext& context, const dataset::Dataset& data)
 void TrainingState::load_other_models(const dataset::Dataset& data) {
   if (const std::string& path = run.config.sample.guide; !path.empty() && config::draws_samples(run.config)) {
     guide = checkpoint::load_guide(path, run.config);
-    log::info("guidance leads away from the samples of {}", path);
+    log::info("guidance leads away from the samples of {}", guide != nullptr ? path : "the model with its routes");
   }
   const auto load = [](const eval::LatentCodecPlan& plan, nn::AutoencoderUse use) {
     log::info_lines(plan.describe());
@@ -125,14 +125,16 @@ void TrainingState::branch(const std::string& path) {
   const std::string folder = checkpoint::find_checkpoint(path);
   const checkpoint::CheckpointState state = checkpoint::read_checkpoint_state(folder);
   const config::Config& c = run.config;
-  for (const config::Difference& d : config::differences(config::parse_config(state.config_yaml, folder), c))
-    if (d.key.starts_with("model.") || d.key == "optimizer.kind" || d.key == "dist.outer" ||
-        checkpoint::is_of_meaning(d.key))
-      throw InputError({.where = "train.branch_from",
-                        .what = "the checkpoint holds another model or other state: " + folder,
-                        .got = d.key + ": " + d.old_value,
-                        .expected = d.new_value,
-                        .hint = "--set " + d.key + "=" + d.old_value + ", or train.init_from, which adapts weights"});
+  const config::Config trunk = config::parse_config(state.config_yaml, folder);
+  std::vector<config::Difference> differences = checkpoint::differences_of_meaning(trunk, c);
+  for (const config::Difference& d : config::differences(trunk, c))
+    if (d.key.starts_with("model.") || d.key == "optimizer.kind" || d.key == "dist.outer") differences.push_back(d);
+  for (const config::Difference& d : differences)
+    throw InputError({.where = "train.branch_from",
+                      .what = "the checkpoint holds another model or other state: " + folder,
+                      .got = d.key + ": " + d.old_value,
+                      .expected = d.new_value,
+                      .hint = "--set " + d.key + "=" + d.old_value + ", or train.init_from, which adapts weights"});
   if (c.ema.snapshots_every > 0 && !state.files.contains(files::kAveragesFile))
     throw InputError({.where = "train.branch_from",
                       .what = "the checkpoint has no power averages to go on with: " + folder,

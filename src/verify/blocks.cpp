@@ -49,7 +49,7 @@ class Block {
     for (const autograd::Parameter* p : store_.state_dict())
       fill_by_formula("block." + p->name, suffix, p->shape, 0, p->size(), Pin<float>(p->value));
     const Shape BC{batch, c.hidden_size}, BTC{batch, c.tokens(), c.hidden_size};
-    stream_.batch = batch;
+    stream_.batch = batch, stream_.tokens = c.tokens();
     stream_.cond_BC = tape_.temporary("cond", BC), stream_.dcond_BC = tape_.temporary("dcond", BC);
     stream_.dx_BTC = tape_.temporary("dx", BTC);
     out_ = tape_.temporary("out", BTC);

@@ -7,6 +7,7 @@ namespace ditrain::verify {
 void verify_ops(Verification& v);             ///< operations, forward and backward
 void verify_dit_tiny(Verification& v);        ///< a small model, forward and backward
 void verify_dit_stats(Verification& v);       ///< a model at full size: loss, outputs, samples of the gradients
+void verify_tread(Verification& v);           ///< a small model with token routing, forward and backward
 void verify_blocks(Verification& v);          ///< one block, as it is and with normalised queries and keys
 void verify_pos_embed(Verification& v);       ///< positional tables
 void verify_dit_init_stats(Verification& v);  ///< distribution of initial weights

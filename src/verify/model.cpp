@@ -30,7 +30,7 @@ void fill_table(nn::Model& model, const autograd::Parameter& pos_embed) {
 
 }  // namespace
 
-nn::ModelConfig read_dit_config(Verification& v, const std::string& otherwise) {
+nn::ModelConfig read_dit_config(Verification& v, const std::string& otherwise, std::optional<bool> learn_sigma) {
   nn::ModelConfig c;
   c.name = v.metadata("model", otherwise);
   nn::apply_name(c);
@@ -44,7 +44,7 @@ nn::ModelConfig read_dit_config(Verification& v, const std::string& otherwise) {
   c.depth = setting("depth", 1, 64, c.depth);
   c.num_heads = setting("num_heads", 1, 8192, c.num_heads);
   c.num_classes = setting("num_classes", 1, 100000, c.num_classes);
-  c.learn_sigma = setting("learn_sigma", 0, 1, c.learn_sigma ? 1 : 0) == 1;
+  c.learn_sigma = learn_sigma ? *learn_sigma : setting("learn_sigma", 0, 1, c.learn_sigma ? 1 : 0) == 1;
   nn::validate(c);
   return c;
 }
@@ -88,10 +88,10 @@ Shape output_shape(const nn::ModelConfig& c, int64_t batch) {
   return {batch, c.out_channels(), c.input_height, c.input_width};
 }
 
-std::unique_ptr<nn::ModelPass> make_pass(nn::Model& model, int64_t batch, autograd::Mode mode,
-                                         bool want_input_gradient) {
-  auto pass =
-      std::make_unique<nn::ModelPass>(model, batch, mode, nn::PassOptions{.want_input_gradient = want_input_gradient});
+std::unique_ptr<nn::ModelPass> make_pass(nn::Model& model, int64_t batch, autograd::Mode mode, bool want_input_gradient,
+                                         const nn::Routes& routes) {
+  auto pass = std::make_unique<nn::ModelPass>(
+      model, batch, mode, nn::PassOptions{.want_input_gradient = want_input_gradient, .routes = routes});
   expect_small(pass->tape().kept_bytes() + pass->tape().temporary_bytes(), "activations");
   pass->allocate();
   return pass;

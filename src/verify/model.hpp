@@ -1,6 +1,8 @@
 // What the fixtures of models share: sizes from settings, formula weights, weights from the file, and one batch through
 // forward and backward.
 #pragma once
+#include <optional>
+
 #include "ditrain/diffusion/diffusion.hpp"
 #include "ditrain/nn/model.hpp"
 #include "verification.hpp"
@@ -11,9 +13,11 @@ inline constexpr int64_t kTrainedSteps = 1000;  // of the diffusion that model f
 
 /// The metadata's "model", a name as in configs, and cfg.{input_size, patch_size, in_channels, hidden_size, depth,
 /// num_heads, num_classes, learn_sigma}. Without a name, all of these have to be there; a model with a name has the
-/// public sizes where they are not. `otherwise`: the model of files that name none.
+/// public sizes where they are not. `otherwise`: the model of files that name none. learn_sigma: of files that do not
+/// tell it.
 /// Errors:   InputError for an unknown name, for sizes out of bounds or that do not fit together
-nn::ModelConfig read_dit_config(Verification& v, const std::string& otherwise = "custom");
+nn::ModelConfig read_dit_config(Verification& v, const std::string& otherwise = "custom",
+                                std::optional<bool> learn_sigma = {});
 
 /// Layout of a model whose memory has been held against what a fixture may ask for.
 /// Errors:   InputError if its arenas would not be small
@@ -33,7 +37,7 @@ Shape output_shape(const nn::ModelConfig& config, int64_t batch);
 
 /// A tape with its memory. Errors: InputError if it would not be small
 std::unique_ptr<nn::ModelPass> make_pass(nn::Model& model, int64_t batch, autograd::Mode mode,
-                                         bool want_input_gradient = false);
+                                         bool want_input_gradient = false, const nn::Routes& routes = {});
 
 struct ModelBatch {
   std::vector<float> x;    ///< [B, C, H, W]

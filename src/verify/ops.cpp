@@ -71,7 +71,7 @@ void patch_embed(Operator& o) {
   ops::linear_forward(o.ctx, patches, w, b, o.out("y", dy.shape()));
   ops::linear_backward_data(o.ctx, dy, w, drows);
   ops::linear_backward_weight(o.ctx, patches, dy, o.out("dw", w.shape()), o.out("db", b.shape()));
-  ops::patchify_inverse(o.ctx, drows, P, o.out("dx", x.shape()));
+  ops::patchify_backward(o.ctx, drows, P, o.out("dx", x.shape()));
 }
 
 void unpatchify(Operator& o) {

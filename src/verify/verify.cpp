@@ -18,6 +18,7 @@ struct FixtureKind {
 constexpr FixtureKind kKinds[] = {
     {"ops", verify_ops},
     {"dit_tiny", verify_dit_tiny},
+    {"tread", verify_tread},
     {"blocks", verify_blocks},
     {"pos_embed", verify_pos_embed},
     {"dit_init_stats", verify_dit_init_stats},

@@ -28,7 +28,7 @@ constexpr Signature kSignatures[] = {
     {"a UNet of latent diffusion", {"input_blocks.0.0.weight", "middle_block.0."}},
     {"a UNet of diffusers", {"time_embedding.linear_1.", "down_blocks.0."}},
     {"an autoencoder (VAE)", {"encoder.conv_in.", "decoder.conv_in."}},
-    {"a DiT", {"blocks.0.adaLN_modulation.1.", "x_embedder.proj."}},
+    {"a DiT", {"blocks.0.adaLN_modulation.1.", "x_embedder.proj"}},
     {"a DiT, as diffusers writes it", {"transformer_blocks.0.norm1.emb.timestep_embedder."}},
     {"a CLIP text encoder", {"text_model.embeddings.token_embedding."}},
     {"a CLIP model", {"visual.class_embedding", "token_embedding."}},

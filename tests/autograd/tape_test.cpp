@@ -235,6 +235,48 @@ TEST_CASE("a temporary has one shape") {
   CHECK_THROWS_AS(tape.temporary("h", {2, 3}, DType::kBF16), LogicFault);
 }
 
+namespace {
+
+/// Recomputes [4, tokens] values, some samples at a time.
+struct OfTokens final : Node {
+  OfTokens(Tape& tape, const std::string& name, int64_t tokens, Calls& calls) : Node(name, {}), calls_(calls) {
+    h = tape.keep(*this, "h", {4, tokens}, KeepPolicy::kRecompute);
+  }
+  int64_t samples() const override { return 4; }
+  void forward_of(ops::Context&, const parallel::Range&) override {}
+  void recompute(ops::Context&) override { calls_.push_back("recompute " + name()); }
+  void backward(ops::Context&, Gradients) override {}
+  ActivationRef h;
+
+ private:
+  Calls& calls_;
+};
+
+}  // namespace
+
+TEST_CASE("shapes of a temporary share memory where clusters meet between their nodes") {
+  Rig rig;
+  Tape tape(Mode::kTraining);
+  const auto& few = tape.record<OfTokens>("few", 2, rig.calls);
+  CHECK_THROWS_AS(tape.record<OfTokens>("too near", 5, rig.calls), LogicFault);
+  tape.record<Recorder>("meeting", rig.calls);
+  const auto& many = tape.record<OfTokens>("many", 5, rig.calls);
+  const auto& as_many = tape.record<OfTokens>("as many", 5, rig.calls);
+  tape.record<Recorder>("meeting again", rig.calls);
+  const auto& few_again = tape.record<OfTokens>("few again", 2, rig.calls);
+  CHECK((few.h == few_again.h && many.h == as_many.h && few.h != many.h));
+  CHECK(tape.temporary_bytes() == (4 * 5 + 5) * sizeof(float));  // with the buffer of the others
+  tape.allocate();
+  CHECK(&few.h->tensor.storage() == &many.h->tensor.storage());
+  CHECK((few.h->tensor.shape() == Shape{4, 2} && many.h->tensor.shape() == Shape{4, 5}));
+  CHECK(tape.temporaries().size() == 2);
+  tape.forward(rig.ctx);
+  rig.calls.clear();
+  tape.backward(rig.ctx);  // the memory holds the contents of the last node, in whatever shape
+  CHECK(rig.calls ==
+        Calls{"backward meeting again", "recompute as many", "recompute many", "backward meeting", "recompute few"});
+}
+
 TEST_CASE("the slice of a node spans its trainable parameters") {
   Rig rig;
   Tape tape(Mode::kTraining);

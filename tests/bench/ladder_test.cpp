@@ -22,8 +22,7 @@ namespace {
 LadderBench tiny() {
   return {.models = {"custom"},
           .batch = 1,
-          .sets = {"model.hidden_size=32", "model.depth=1", "model.num_heads=2", "model.patch_size=8"},
-          .modules = false};
+          .sets = {"model.hidden_size=32", "model.depth=1", "model.num_heads=2", "model.patch_size=8"}};
 }
 
 /// The default tuning file, which the user may have or not, for the time of a test: none at first.

@@ -76,8 +76,8 @@ TEST_CASE("quality: the classifier learns two classes, and begins anew each time
 TEST_CASE("quality: measures tell good samples from noise and from memorised images") {
   Team t;
   QualityMeter meter(t.ctx, {.training = halves(64, 1), .held_out = halves(64, 2), .num_classes = 0});
-  const MeasureValues good = meter.measure(halves(48, 3), 1), noisy = meter.measure(halves(48, 3, 1.0f, 0.0f), 1),
-                      memorised = meter.measure(halves(48, 1), 1), real = meter.of_real(48, 1);
+  const MeasureValues good = meter.measure(halves(48, 3), 4, 1), noisy = meter.measure(halves(48, 3, 1.0f, 0.0f), 4, 1),
+                      memorised = meter.measure(halves(48, 1), 4, 1), real = meter.of_real(48, 4, 1);
   for (const size_t m : {0u, 1u, 2u}) {
     INFO(kMeasures[m].name);
     CHECK(noisy[m] > 5 * std::abs(good[m]));
@@ -89,6 +89,27 @@ TEST_CASE("quality: measures tell good samples from noise and from memorised ima
   CHECK((std::isnan(good[3]) && std::isnan(good[4])));
   CHECK(kMeasures[3].cost(0.8) == Approx(0.2));
   CHECK(kMeasures[5].cost(0.9) == Approx(kMeasures[5].cost(1.1)));
+}
+
+TEST_CASE("quality: the border ratio sees steps at the borders of patches alone") {
+  LabelledImages ramp{{2, 4, 6}, {}, {0}};  // x + 10 y, and steps of 3 in front of columns 2 and 4, and of row 2
+  for (int64_t c = 0; c < 2; ++c)
+    for (int64_t y = 0; y < 4; ++y)
+      for (int64_t x = 0; x < 6; ++x) ramp.images.push_back(float(x + 10 * y + 3 * (x / 2) + 3 * (y / 2)));
+  // Across: 8 steps of 4 in rows, 6 of 13 in columns. Within: 12 steps of 1 in rows, 12 of 10 in columns.
+  CHECK(border_ratio(ramp, 2) == Approx((8 * 4 + 6 * 13) / 14.0 / ((12 * 1 + 12 * 10) / 24.0)));
+  CHECK(std::isnan(border_ratio(ramp, 1)));
+  CHECK(std::isnan(border_ratio(ramp, 6)));
+
+  Team t;
+  QualityMeter meter(t.ctx, {.training = halves(64, 1), .held_out = halves(64, 2), .num_classes = 0});
+  const auto measured = [&](const LabelledImages& images) { return meter.measure(images, 2, 1)[6]; };
+  LabelledImages grid = halves(48, 3);
+  CHECK(measured(grid) == Approx(1).margin(0.1));
+  CHECK(meter.of_real(48, 2, 1)[6] == Approx(1).margin(0.1));
+  for (size_t i = 0; i < grid.images.size(); ++i) grid.images[i] += i % 8 / 2 % 2 == 0 ? 0.3f : -0.3f;
+  CHECK(measured(grid) > 1.2);
+  CHECK(kMeasures[6].cost(1.25) == Approx(0.25));
 }
 
 TEST_CASE("quality: the distance is the Frechet one where images are many, else the unbiased kernel distance") {

@@ -71,12 +71,6 @@ struct State {
   std::unique_ptr<dist::Communicator> comm = dist::make_null_communicator();
 };
 
-void flip_bit(const std::string& path, uint64_t bit) {
-  std::string content = get_file(path);
-  content[bit / 8] = char(content[bit / 8] ^ (1 << bit % 8));
-  put_file(path, content);
-}
-
 }  // namespace
 
 TEST_CASE("a checkpoint holds the state as it was, though updates go on while it is written") {

@@ -79,6 +79,18 @@ std::vector<std::string> entries(const std::string& folder) {
 
 }  // namespace
 
+TEST_CASE("what models are given decides about the meaning of their outputs, not where it lies") {
+  config::Config ours, theirs;
+  ours.data.condition = {"./tiles", "VV", "valid"};
+  theirs.data.condition = {"VV", "valid"};  // as an export has it
+  theirs.train.steps = 7;
+  CHECK(checkpoint::differences_of_meaning(ours, theirs).empty());
+  theirs.data.condition = {"VH", "valid"};
+  const std::vector<config::Difference> found = checkpoint::differences_of_meaning(ours, theirs);
+  REQUIRE(found.size() == 1);
+  CHECK(found.front().key == "data.condition");
+}
+
 TEST_CASE("weights are found from a run, a checkpoint and a file") {
   const TinyRun tiny;
   for (const std::string& path : {tiny.run(), tiny.run() + "/checkpoints", tiny.checkpoint}) {
@@ -321,6 +333,9 @@ TEST_CASE("diffusers export refuses what that class cannot express") {
   refused([](auto& c) { c.mlp = nn::Mlp::kSwiglu; }, "tensor blocks.0.mlp.w12.weight; expected model.mlp: gelu");
   refused([](auto& c) { c.position = nn::Position::kRope; }, "model.position: rope, expected model.position: sincos");
   refused([](auto& c) { c.mlp_ratio = 2; }, "MLP; got 64, expected 128");
+  refused([](auto& c) { c.patch_overlap = 1; }, "patches that overlap; got 1, expected model.patch_overlap: 0");
+  refused([](auto& c) { c.patch_bottleneck = 8; },
+          "tensor x_embedder.proj1.weight; expected model.patch_bottleneck: 0");
   CHECK_NOTHROW(checkpoint::check_diffusers(test::tiny_config()));
   CHECK_NOTHROW(checkpoint::check_diffusers(diffusion::Config{}));
   const diffusion::Config flow{.process = diffusion::named<diffusion::ProcessKind>("flow")};

@@ -273,6 +273,49 @@ TEST_CASE("other classes, channels and sizes are adapted by the stated rules, ea
     }
 }
 
+TEST_CASE("variants of patches: a file tells the bottleneck, a key the overlap, and both are adapted") {
+  const TemporaryFolder folder;
+  nn::ModelConfig c = test::tiny_config();
+  c.patch_overlap = 2, c.patch_bottleneck = 5;
+  const auto source = test::random_model(c);
+  const std::string path = folder / "w.safetensors", out = folder / "out";
+  LooseWeights(*source).save(path);
+  const auto found = [&](const checkpoint::DitHints& hints) {
+    const nn::ModelConfig m = DitFile(path, Weights::kEma, hints).config().model;
+    CHECK((m.patch_bottleneck == 5 && m.hidden_size == 32 && m.in_channels == 3));
+    return std::array{m.patch_size, m.patch_overlap, m.input_height, m.input_width};
+  };
+  CHECK(found({.num_heads = 2, .patch_overlap = 2}) == std::array<int64_t, 4>{8, 2, 32, 32});
+  CHECK(found({.num_heads = 2}) == std::array<int64_t, 4>{12, 0, 48, 48});
+  CHECK(found({.num_heads = 2, .input_height = 48, .input_width = 48, .patch_overlap = 1}) ==
+        std::array<int64_t, 4>{12, 0, 48, 48});
+  const std::vector<std::string> known = {"model.num_heads=2", "model.patch_overlap=2"};
+  const auto with = [&](const std::string& set) { return refusal(path, {known[0], known[1], set}); };
+  CHECK_THAT(with("model.patch_bottleneck=4"), Contains("model.patch_bottleneck; got 5, expected 4"));
+  CHECK(refusal(path, known) == "accepted");
+
+  import_weights({.from = path, .out = out, .sets = {known[0], known[1], "model.in_channels=4", "data.kind=latents"}});
+  const std::vector<float> patches = in(out, "x_embedder.proj1.weight"), last = in(out, "final_layer.linear.bias");
+  const std::vector<float> old = to_vector(source->parameters().find("x_embedder.proj1.weight").value),
+                           old_last = to_vector(source->parameters().find("final_layer.linear.bias").value);
+  constexpr int64_t kKK = 12 * 12;
+  REQUIRE(patches.size() == 5 * 4 * kKK);
+  REQUIRE(last.size() == 8 * kKK);
+  for (const int64_t k : {int64_t{0}, kKK - 1}) {
+    double sum = 0, old_sum = 0, mean = 0;
+    for (int64_t i = 0; i < 4; ++i) sum += patches[size_t((4 * 4 + i) * kKK + k)];
+    for (int64_t i = 0; i < 3; ++i)
+      old_sum += old[size_t((4 * 3 + i) * kKK + k)], mean += old_last[size_t(k * 6 + i)] / 3;
+    CHECK(sum == Approx(old_sum).epsilon(1e-5).margin(1e-7));
+    CHECK(last[size_t(k * 8)] == Approx(mean));
+  }
+  CHECK(in(out, "x_embedder.proj2.weight") == to_vector(source->parameters().find("x_embedder.proj2.weight").value));
+  // A plain file is not taken for one with overlap.
+  LooseWeights(*test::random_model(test::tiny_config())).save(path);
+  CHECK_THAT(refusal(path, {"model.num_heads=2", "model.input_size=32", "model.patch_overlap=1"}),
+             Contains("model.patch_overlap; got 0, expected 1"));
+}
+
 TEST_CASE("variance channels and rows of dropped labels come and go") {
   const TemporaryFolder folder;
   const auto source = test::random_model(test::tiny_config());

@@ -252,3 +252,46 @@ TEST_CASE("kernels.tuned is a word or a file, and never empty") {
   config::apply_set(config, "kernels.tuned=off");
   CHECK(config.kernels.tuning_file.empty());
 }
+
+TEST_CASE("train.routing is off or a list of maps, each with all of its numbers") {
+  CHECK(config::Config{}.train.routing.empty());
+  const auto routes = [](const std::string& value) {
+    return config::parse_config("train: {routing: " + value + "}", "a.yaml").train.routing;
+  };
+  CHECK(routes("off").empty());
+  const nn::Routes two = routes("[{ratio: 0.5, from: 0, to: 3}, {to: 9, from: 5, ratio: 0.25}]");
+  REQUIRE(two.size() == 2);
+  CHECK((two[0].ratio == 0.5 && two[0].from == 0 && two[0].to == 3));
+  CHECK((two[1].ratio == 0.25 && two[1].from == 5 && two[1].to == 9));
+  CHECK(
+      config::parse_config("train:\n  routing:\n    - {ratio: 0.5, from: 2, to: 8}\n", "a.yaml").train.routing.size() ==
+      1);
+
+  config::Config config;
+  config::apply_set(config, "train.routing=[{ratio: 0.3, from: 2, to: 8}, {ratio: 0.5, from: 9, to: 9}]");
+  REQUIRE(config.train.routing.size() == 2);
+  const config::Config again = config::parse_config(config::to_yaml(config), "a.yaml");
+  REQUIRE(again.train.routing.size() == 2);
+  CHECK((again.train.routing[0].ratio == 0.3 && again.train.routing[1].from == 9));
+  config::Config off = config;
+  config::apply_set(off, "train.routing=off");
+  CHECK(off.train.routing.empty());
+  const auto differences = config::differences_on_resume(off, config);
+  REQUIRE(differences.size() == 1);
+  CHECK(differences[0].old_value == "off");
+  CHECK(differences[0].new_value == "[{ratio: 0.3, from: 2, to: 8}, {ratio: 0.5, from: 9, to: 9}]");
+
+  for (const char* value :
+       {"on", "[]", "{ratio: 0.5, from: 1, to: 2}", "[0.5, 1, 2]", "[{ratio: 0.5, from: 1}]", "[{share: 0.5}]",
+        "[{ratio: 0.5, from: 1, to: 2, to: 3}]", "[{ratio: 0.5, from: 1, to: 2}, off]", "[{ratio: {a: 1}}]", "[{}]"}) {
+    INFO(value);
+    CHECK(parse_error("train: {routing: " + std::string(value) + "}").find("train.routing: bad value") !=
+          std::string::npos);
+  }
+  CHECK(set_error("train.routing=[{ratio: 0.5, from: -1, to: 2}]").find("train.routing.from: bad value; got '-1'") !=
+        std::string::npos);
+  CHECK(set_error("train.routing=[{ratio: half, from: 1, to: 2}]").find("train.routing.ratio: bad value") !=
+        std::string::npos);
+  CHECK(set_error("train.routing=[{ratio: 0.5, from: 1, to: 2}, {ratio: 1}]").find("got [ratio: 1]") !=
+        std::string::npos);
+}

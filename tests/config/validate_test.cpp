@@ -33,6 +33,11 @@ TEST_CASE("cross checks of a config") {
   CHECK(sampling([](auto& s) { s.steps = "5000"; }).find("5000") != std::string::npos);
   CHECK(sampling([](auto& s) { s.cfg_scale = -1; }).find("[diffusion] cfg_scale out of range") != std::string::npos);
   CHECK(validate_error([](config::Config& c) { c.sample.every_steps = 0, c.sample.steps = "5000"; }) == "no error");
+  CHECK(validate_error([](config::Config& c) {
+          c.train.routing = {{0.5, 2, 12}};
+        }) ==
+        "[train.routing] the route does not lie in the model; got {ratio: 0.5, from: 2, to: 12}, expected blocks from "
+        "0 to 11, `from` not behind `to`; try from: 2, to: 8");
   CHECK(validate_error([](config::Config& c) { c.parallel.threads = 2, c.parallel.clusters = 3; }) ==
         "[config] parallel.clusters is above parallel.threads; got 3, expected at most 2");
   CHECK(validate_error([](config::Config& c) {

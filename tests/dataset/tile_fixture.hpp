@@ -17,7 +17,8 @@ struct TestTiles {
   std::vector<std::string> bands = {"B2", "B3", "B4"};
   std::vector<int64_t> labels = {};
   std::map<std::string, std::string> metadata = {};
-  std::vector<double> known = {};  // [n, kNumMetadata]
+  std::vector<double> known = {};   // [n, kNumMetadata]
+  std::vector<double> places = {};  // [n, 6], geotransforms
   std::vector<uint16_t> numbers() const {
     std::vector<uint16_t> all;
     for (int64_t t = 0; t < n; ++t)
@@ -37,6 +38,7 @@ struct TestTiles {
         {"images", type, {n, int64_t(bands.size()), side, side}, numbers.data()}};
     if (!labels.empty()) tensors.push_back({"labels", "I64", {n}, labels.data()});
     if (!known.empty()) tensors.push_back({"metadata", "F64", {n, int64_t(known.size()) / n}, known.data()});
+    if (!places.empty()) tensors.push_back({"geotransform", "F64", {n, 6}, places.data()});
     if (!valid.empty()) tensors.push_back({"valid", "U8", {n, side, side}, valid.data()});
     weights::write_safetensors(path, tensors, all);
   }

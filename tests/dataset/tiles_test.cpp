@@ -331,6 +331,30 @@ TEST_CASE("augmentation: the loader draws all positions of a tile, the same for 
   CHECK(positions(Augment::kTurns, true).size() == 8);
 }
 
+TEST_CASE("tiles: those that are given have to cover the places of those that are predicted") {
+  const ScratchFolder scratch;
+  TestTiles tiles{.n = 1, .metadata = {{"crs", "A"}}, .places = {500, 10, 0, 900, 0, -10}};
+  tiles.write(scratch.at("set/a.safetensors"));
+  const auto open_with = [&](const TestTiles& given) {
+    given.write(scratch.at("given/a.safetensors"));
+    Config config = tiles_config(scratch / "set");
+    config.condition = {scratch / "given", "B4"};
+    settle_tiles(config);
+    return open_dataset(config, {3, 4, 4}, 0, 0);
+  };
+  const auto changed = [&](auto change) {
+    TestTiles given = tiles;
+    change(given);
+    return given;
+  };
+  CHECK(open_with(changed([](TestTiles& t) { t.places[0] += 4; }))->condition_channels() == 1);
+  CHECK_NOTHROW(open_with(changed([](TestTiles& t) { t.places.clear(), t.metadata.clear(); })));  // not known
+  refused([&] { open_with(changed([](TestTiles& t) { t.places[0] += 6; })); }, "tile 0 covers another place");
+  refused([&] { open_with(changed([](TestTiles& t) { t.places[5] = -20; })); }, "tile 0 covers another place");
+  refused([&] { open_with(changed([](TestTiles& t) { t.metadata["crs"] = "B"; })); }, "their CRS");
+  refused([&] { open_with(changed([](TestTiles& t) { t.n = 2, t.places.resize(12); })); }, "their number");
+}
+
 TEST_CASE("tiles: bands that are given come scaled beside those that are predicted, and move with them") {
   const ScratchFolder scratch;
   TestTiles{}.write(scratch.at("set/a.safetensors"));
@@ -343,6 +367,13 @@ TEST_CASE("tiles: bands that are given come scaled beside those that are predict
   const auto data = open_dataset(config, {1, 4, 4}, 0, 0);
   CHECK(data->condition_channels() == 2);
   CHECK(data->describe().find("given B4, B2") != std::string::npos);
+  CHECK(condition_names(config) == config.condition);
+  // What decides between a band and a folder is the word, not what lies in the folder where the program runs.
+  Config of_folder = tiles_config(scratch / "set");
+  of_folder.condition = {scratch / "set", "B4", "valid"};
+  settle_tiles(of_folder);
+  CHECK(condition_of(of_folder).path == scratch / "set");
+  CHECK(condition_names(of_folder) == std::vector<std::string>{"B4", "valid"});
   std::vector<float> chw(16);
   Condition condition;
   for (const bool flip : {false, true}) {

@@ -139,6 +139,35 @@ TEST_CASE("communication: a rank whose disk is slow is waited for") {
   }
 }
 
+// Where all ranks wait for themselves, one rank for another, and a run has a single rank.
+TEST_CASE("communication: a disk that hangs longer than checkpoint.timeout_s ends the run, which names its host") {
+  const TemporaryFolder scratch;
+  const Args base = sets({"dist.timeout_s=0", "checkpoint.timeout_s=1", "checkpoint.every_steps=2"});
+  struct Case {
+    const char *name, *call, *path;
+    int rank, ranks;
+    std::vector<std::string> settings;
+  };
+  const std::vector<Case> cases = {{"writing", "pwrite", "optimizer.safetensors", 1, 2, {"dist.shard_optimizer=true"}},
+                                   {"commit", "rename", ".tmp_step_", 0, 2, {}},
+                                   {"alone", "pwrite", "model.safetensors", 0, 1, {}}};
+  std::vector<std::unique_ptr<Process>> jobs;
+  for (const Case& c : cases) {
+    const Args command = tiny_ditrain(scratch / c.name, 8, base + sets(c.settings));
+    jobs.push_back(std::make_unique<Process>(
+        c.ranks == 1 ? command : mpirun(c.ranks, command),
+        RunOptions{.timeout_s = 60, .environment = trap(c.call, c.path, "sleep:100", c.rank)}));
+  }
+  for (size_t i = 0; i < cases.size(); ++i) {
+    CAPTURE(cases[i].name);
+    const Result result = jobs[i]->wait();
+    REQUIRE_EXIT(result, 1);
+    CHECK_THAT(result.err, Contains("ditrain: error: ") && Contains("[checkpoint] the disk of ") &&
+                               Contains("has done nothing for") && Contains("checkpoint.timeout_s: 1"));
+    if (cases[i].ranks > 1) CHECK_THAT(result.err, Contains("rank " + std::to_string(cases[i].rank)));
+  }
+}
+
 TEST_CASE("communication: time in which all ranks are stopped is nobody's delay", "[long]") {
   const TemporaryFolder scratch;
   const std::string out = scratch / "run";

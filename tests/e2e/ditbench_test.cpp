@@ -13,11 +13,12 @@ TEST_CASE("ditbench: help names every bench and flag") {
   const Result help = run(program("ditbench", {"--help"}));
   REQUIRE_EXIT(help, 0);
   for (const char* text :
-       {"  gemm  ",         "  ops  ",    "  step  ",       "  ladder  ",  "  tune  ",           "  comm  ",
-        "  data  ",         "  sample  ", "  strategies  ", "  quality  ", "  clusters  ",       "--kib N,...",
-        "--memory-gib X",   "--model M",  "--batch N,...",  "--threads T", "--clusters C",       "--precision P,...",
-        "--recompute MODE", "--peers",    "--repeats N",    "--quick",     "--set KEY=VALUE...", "--json FILE",
-        "--out FILE",       "--help",     "--matrix",       "--version"})
+       {"  gemm  ",         "  ops  ",         "  step  ",     "  ladder  ",     "  tune  ",
+        "  comm  ",         "  data  ",        "  sample  ",   "  strategies  ", "  quality  ",
+        "  paper  ",        "--only NAME,...", "  clusters  ", "--kib N,...",    "--memory-gib X",
+        "--model M",        "--batch N,...",   "--threads T",  "--clusters C",   "--precision P,...",
+        "--recompute MODE", "--peers",         "--repeats N",  "--quick",        "--set KEY=VALUE...",
+        "--json FILE",      "--out FILE",      "--help",       "--matrix",       "--version"})
     CHECK_THAT(help.out, Contains(text));
 }
 

@@ -32,6 +32,14 @@ catch_discover_tests(test_e2e TEST_SPEC "~[long]" TEST_PREFIX "e2e:" EXTRA_ARGS 
 add_test(NAME "e2e: a short storm" COMMAND ${PROJECT_SOURCE_DIR}/scripts/test_storm.sh 3)
 set_tests_properties("e2e: a short storm" PROPERTIES TIMEOUT 300 RUN_SERIAL TRUE ENVIRONMENT
                      "BIN=$<TARGET_FILE_DIR:ditrain>")
+add_test(NAME "e2e: what elastic.sh decides" COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/e2e/elastic_test.sh)
+set_tests_properties("e2e: what elastic.sh decides" PROPERTIES TIMEOUT 300)
+add_test(NAME "e2e: a run that outlives a node" COMMAND ${PROJECT_SOURCE_DIR}/scripts/test_elastic.sh 1 dead)
+add_test(NAME "e2e: runs that outlive nodes" COMMAND ${PROJECT_SOURCE_DIR}/scripts/test_elastic.sh 20)
+set_tests_properties("e2e: a run that outlives a node" "e2e: runs that outlive nodes" PROPERTIES TIMEOUT 300
+                     RUN_SERIAL TRUE SKIP_RETURN_CODE 77
+                     ENVIRONMENT "BIN=$<TARGET_FILE_DIR:ditrain>;LIB=$<TARGET_FILE_DIR:trapped_calls>")
+set_tests_properties("e2e: runs that outlive nodes" PROPERTIES TIMEOUT 3600 LABELS long)
 # Minutes each: left out by the test presets; scripts/test_long.sh runs them.
 catch_discover_tests(test_e2e TEST_SPEC "[long]" TEST_PREFIX "e2e:"
                      EXTRA_ARGS -w NoTests PROPERTIES TIMEOUT 3600 RUN_SERIAL TRUE SKIP_RETURN_CODE 77 LABELS long)

@@ -11,6 +11,7 @@
 #include "ditrain/weights/safetensors.hpp"
 #include "inputs.hpp"
 #include "run.hpp"
+#include "support/files.hpp"
 
 using namespace ditrain::e2e;
 using Catch::Contains;
@@ -311,6 +312,13 @@ TEST_CASE("ditexport: an average of another width comes from the snapshots of a 
   REQUIRE_EXIT(exported(out + "/snapshots/step_00000004", "0.1"), 0);
   CHECK(largest_difference("step_00000004") < 1e-6);
   REQUIRE_EXIT(exported(out, "0.07"), 0);
+  // An older one that is damaged is left out; the newest must be whole.
+  flip_bit(out + "/snapshots/step_00000004/averages.safetensors", 8000);
+  const Result without = exported(out, "0.07");
+  REQUIRE_EXIT(without, 0);
+  CHECK_THAT(without.err, Contains("left out of the average") && Contains("step_00000004"));
+  flip_bit(out + "/snapshots/step_00000007/averages.safetensors", 8000);
+  CHECK(exported(out, "0.07").exit_code == 2);
 
   const Result wide = exported(out, "0.5");
   REQUIRE_EXIT(wide, 2);

@@ -89,10 +89,10 @@ TEST_CASE("branch: a branch that changes nothing has the bits of the run that go
   refused(sets({branch, "train.init_from=" + trunk}), 6, "both say what a run starts from");
 }
 
-TEST_CASE("resume: a model of all variants of a block goes on bit for bit, and clusters change none") {
+TEST_CASE("resume: a model of all variants of a block and of patches goes on bit for bit, and clusters change none") {
   const TemporaryFolder scratch;
-  const Args more =
-      sets({"model.norm=rms", "model.mlp=swiglu", "model.position=rope", "model.qk_norm=rms", "parallel.threads=2"});
+  const Args more = sets({"model.norm=rms", "model.mlp=swiglu", "model.position=rope", "model.qk_norm=rms",
+                          "model.patch_overlap=1", "model.patch_bottleneck=8", "parallel.threads=2"});
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "whole", 8, more)), 0);
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "parts", 4, more)), 0);
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "parts", 8, more + Args{"--resume", "auto"})), 0);

@@ -12,8 +12,8 @@ using Catch::Contains;
 namespace {
 
 // Large enough for tensors that move.
-const Args kModel =
-    sets({"model.hidden_size=128", "model.num_heads=4", "model.depth=2", "model.input_size=16", "model.patch_size=2"});
+const Args kModel = sets({"model.hidden_size=128", "model.num_heads=4", "model.depth=2", "model.input_size=16",
+                          "model.patch_size=2", "model.patch_overlap=1", "model.patch_bottleneck=8"});
 const Args kBulk = sets({"memory.automem=planned", "memory.fast_gib=0.012"});
 const Args kPaper = sets({"memory.automem=paper", "memory.fast_gib=0.012"});
 

@@ -114,6 +114,46 @@ TEST_CASE("a guide: guidance away from the model itself changes nothing, and non
   }
 }
 
+TEST_CASE("a guide with routes: the model itself with fewer tokens, the same for any batch and share of the images") {
+  nn::ModelConfig config = test::tiny_config();
+  config.depth = 3;
+  const auto model = test::random_model(config);
+  eval::GenerateRequest plain = short_request();
+  plain.sampler.cfg_scale = 1;
+  const std::vector<float> expected = draw(*model, plain);
+  eval::GenerateRequest routed = plain;
+  routed.guide_routes = {{0.5, 1, 1}};
+  CHECK(draw(*model, routed) == expected);  // no guidance
+  routed.sampler.cfg_scale = 1.5;
+  const std::vector<float> guided = draw(*model, routed);
+  CHECK(guided != expected);
+  CHECK(all_finite(guided));
+  for (const int64_t batch : {1, 3}) {
+    routed.batch = batch;
+    CHECK(draw(*model, routed) == guided);
+  }
+  CHECK(draw(*model, routed, 3) == guided);
+  eval::GenerateRequest rest = routed;
+  rest.conditions.erase(rest.conditions.begin(), rest.conditions.begin() + 3);
+  rest.first_index = 3;
+  CHECK(draw(*model, rest) == std::vector<float>(guided.begin() + 3 * 3 * 32 * 32, guided.end()));
+  // Guidance of the model by its routed self is a line from one to the other: twice as far is twice as far.
+  eval::GenerateRequest one = routed;
+  one.sampler.spacing = "1", one.sampler.clip_denoised = false;
+  const auto at = [&](double scale) {
+    one.sampler.cfg_scale = scale;
+    return draw(*model, one);
+  };
+  const std::vector<float> away = at(2), further = at(3), none = at(1);
+  double most = 0, moved = 0;
+  for (size_t i = 0; i < none.size(); ++i) {
+    most = std::max(most, std::abs(double(further[i]) - 2 * double(away[i]) + none[i]));
+    moved = std::max(moved, std::abs(double(away[i]) - none[i]));
+  }
+  CHECK(moved > 1e-3);
+  CHECK(most < 1e-4 * std::max(1.0, moved));
+}
+
 // Times and labels embedded in every evaluation, as in training.
 std::vector<float> draw_step_by_step(nn::Model& model, const eval::GenerateRequest& request,
                                      const diffusion::Config& config) {

@@ -129,7 +129,24 @@ TEST_CASE("advice on tensors that a model lacks or has too many") {
   CHECK(advice_on_tensor("blocks.3.mlp.w3.weight", false) == "model.mlp: swiglu");
   CHECK(advice_on_tensor("blocks.3.mlp.fc1.weight", false) == "model.mlp: gelu");
   CHECK(advice_on_tensor("pos_embed", true) == "model.position: rope");
+  CHECK(advice_on_tensor("x_embedder.proj2.bias", true) == "model.patch_bottleneck: 0");
+  CHECK(advice_on_tensor("x_embedder.proj1.weight", false) == "model.patch_bottleneck: its rows");
+  CHECK(advice_on_tensor("x_embedder.proj.bias", false) == "model.patch_bottleneck: 0");
+  CHECK_THAT(advice_on_tensor("x_embedder.proj.weight", true), Catch::Contains("rows of x_embedder.proj1.weight"));
   CHECK(advice_on_tensor("blocks.3.attn.qkv.weight", true) == "");
+}
+
+TEST_CASE("variants of patches: names are those of JiT's public code, and patches are as wide as what a token reads") {
+  nn::ModelConfig c = small();
+  c.patch_overlap = 1, c.patch_bottleneck = 7, c.condition_channels = 2;
+  nn::Model model(c);
+  std::map<std::string, Shape> embedder;
+  for (const Parameter* p : model.parameters().state_dict())
+    if (p->name.starts_with("x_embedder")) embedder[p->name] = p->full_shape;
+  CHECK(embedder == std::map<std::string, Shape>{{"x_embedder.proj1.weight", {7, 5, 4, 4}},
+                                                 {"x_embedder.proj2.weight", {32, 7, 1, 1}},
+                                                 {"x_embedder.proj2.bias", {32}}});
+  CHECK(model.parameters().find("final_layer.linear.weight").full_shape == Shape{4 * 4 * 6, 32});
 }
 
 TEST_CASE("arenas have the reverse of the order in which gradients become final") {

@@ -112,10 +112,57 @@ TEST_CASE("model names give the published sizes and work") {
 }
 
 TEST_CASE("a fresh model answers zero, whatever the input") {
-  Rig rig(small());
+  nn::ModelConfig config = small();
+  config.patch_overlap = GENERATE(0, 1);
+  Rig rig(config);
   nn::initialise(rig.model, 3);
   rig.pass.forward(rig.ctx);
   for (float v : to_vector(rig.pass.out())) CHECK(v == 0);
+}
+
+TEST_CASE("patches that overlap and bottlenecks that fit no patch are refused, with what to set") {
+  const auto refused = [](int64_t overlap, int64_t bottleneck, const std::string& text) {
+    nn::ModelConfig c = small();
+    c.patch_overlap = overlap, c.patch_bottleneck = bottleneck;
+    CHECK_THROWS_WITH(nn::validate(c), Catch::Contains(text));
+  };
+  refused(2, 0, "model.patch_overlap; got 2, expected 0 to 1: less than model.patch_size");
+  refused(-1, 0, "model.patch_overlap; got -1");
+  refused(0, 13,
+          "model.patch_bottleneck; got 13, expected at most the 12 values of a patch and model.hidden_size = 32");
+  refused(1, 33, "got 33, expected at most the 48 values of a patch and model.hidden_size = 32; 0 for none");
+  refused(0, -1, "model.patch_bottleneck; got -1");
+  nn::ModelConfig c = small();
+  c.patch_overlap = 1, c.patch_bottleneck = 32;
+  CHECK_NOTHROW(nn::validate(c));
+}
+
+// The product of the two maps is the one map.
+TEST_CASE("a bottleneck as wide as the patch is a patch embedding in two steps") {
+  nn::ModelConfig two = small(), one = small();
+  two.patch_bottleneck = 12;
+  Rig a(two), b(one);
+  const Tensor &first = a.model.parameters().find("x_embedder.proj1.weight").value,
+               &second = a.model.parameters().find("x_embedder.proj2.weight").value;
+  REQUIRE(first.shape() == Shape{12, 3, 2, 2});
+  REQUIRE(second.shape() == Shape{32, 12, 1, 1});
+  for (autograd::Parameter* p : b.model.parameters().state_dict()) {
+    const std::string name = p->name == "x_embedder.proj.bias" ? "x_embedder.proj2.bias" : p->name;
+    if (name != "x_embedder.proj.weight") copy(a.model.parameters().find(name).value, p->value);
+  }
+  {
+    const Pin<float> p1(first), p2(second), product(b.model.parameters().find("x_embedder.proj.weight").value);
+    for (int64_t n = 0; n < 32; ++n)
+      for (int64_t k = 0; k < 12; ++k) {
+        double sum = 0;
+        for (int64_t i = 0; i < 12; ++i) sum += double(p2[n * 12 + i]) * double(p1[i * 12 + k]);
+        product[n * 12 + k] = float(sum);
+      }
+  }
+  a.pass.forward(a.ctx), b.pass.forward(b.ctx);
+  const std::vector<float> got = to_vector(a.pass.out()), want = to_vector(b.pass.out());
+  for (size_t i = 0; i < want.size(); ++i) REQUIRE(got[i] == Approx(want[i]).margin(1e-5));
+  CHECK(nn::forward_macs(two) - nn::forward_macs(one) == 16.0 * (12 * 12 + 12 * 32 - 12 * 32));
 }
 
 TEST_CASE("modulations of a table have the bits that a pass computes") {
@@ -152,7 +199,7 @@ TEST_CASE("modulations of a table have the bits that a pass computes") {
 }
 
 TEST_CASE("gradients of the whole model agree with finite differences") {
-  const auto kind = GENERATE(0, 1, 2, 3, 4, 5, 6, 7, 8, 9);
+  const auto kind = GENERATE(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12);
   nn::ModelConfig config = kind == 0 ? small() : kind == 1 ? small(4, 12) : small();
   if (kind == 2) config.num_classes = 0, config.learn_sigma = false;
   if (kind == 4 || kind == 9) config.qk_norm = nn::QkNorm::kRms;
@@ -161,6 +208,9 @@ TEST_CASE("gradients of the whole model agree with finite differences") {
   if (kind == 7 || kind == 9) config.mlp = nn::Mlp::kSwiglu;
   if (kind == 8 || kind == 9) config.position = nn::Position::kRope;
   if (kind == 3) config.in_channels = 13, config.patch_size = 4, config.hidden_size = 24, config.num_heads = 3;
+  if (kind == 10 || kind == 12) config.patch_overlap = 1;
+  if (kind == 11 || kind == 12) config.patch_bottleneck = 5;
+  if (kind == 12) config.patch_size = 4, config.patch_overlap = 3, config.input_width = 12;
   Rig rig(config);
   const Tensor dout = random_tensor(rig.pass.out().shape(), 7);
   rig.pass.forward(rig.ctx);
@@ -202,11 +252,12 @@ Outcome run(Rig& rig) {
   rig.backward(random_tensor(rig.pass.out().shape(), 7));
   return {to_vector(rig.pass.out()), to_vector(rig.model.parameters().grads), to_vector(rig.pass.dimage())};
 }
-/// With all variants of a block.
+/// With all variants of a block and of patches.
 nn::ModelConfig small_variant(int64_t height, int64_t width) {
   nn::ModelConfig c = small(height, width);
   c.qk_norm = nn::QkNorm::kLayer, c.norm = nn::Norm::kRms;
   c.mlp = nn::Mlp::kSwiglu, c.position = nn::Position::kRope;
+  c.patch_overlap = 1, c.patch_bottleneck = 8;
   return c;
 }
 Outcome run(const nn::ModelConfig& config, const Crew& crew, DType precision, bool fuse = true, int64_t batch = 3) {
@@ -438,8 +489,9 @@ TEST_CASE("the slices of the nodes cover the gradient arena, from its end to its
 
 TEST_CASE("channels of a condition are embedded beside the image and not predicted") {
   nn::ModelConfig given = small();
+  given.patch_overlap = GENERATE(0, 1);
+  nn::ModelConfig all = given;
   given.in_channels = 2, given.condition_channels = 1, given.learn_sigma = false;
-  nn::ModelConfig all = small();
   all.in_channels = 3, all.learn_sigma = false;
   Rig rig(given), whole(all);
   REQUIRE(rig.pass.out().shape() == Shape{2, 2, 8, 8});
@@ -452,7 +504,7 @@ TEST_CASE("channels of a condition are embedded beside the image and not predict
     }
     const Pin<float> from(p->value), rows(to);
     const int64_t width = p->value.size() / p->value.dim(0);
-    for (int64_t k = 0; k < 4; ++k)  // places in the patch
+    for (int64_t k = 0; k < given.patch_side() * given.patch_side(); ++k)  // places in the patch
       for (int64_t c = 0; c < 3; ++c)
         for (int64_t i = 0; i < width; ++i)
           rows[(k * 3 + c) * width + i] = c < 2 ? from[(k * 2 + c) * width + i] : 0.5f;

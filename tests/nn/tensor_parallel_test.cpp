@@ -152,13 +152,28 @@ TEST_CASE("ranks that share a replica sum the gradients of scales that all heads
   CHECK(c.sum.sums() == 5 * int(config.depth));  // one of each block's backward is that of the scales
 }
 
-TEST_CASE("ranks that share a replica of a block in all its variants") {
+TEST_CASE("ranks that share a replica of a block and of patches in all their variants") {
   nn::ModelConfig config = small();
   config.norm = nn::Norm::kRms, config.mlp = nn::Mlp::kSwiglu, config.position = nn::Position::kRope;
   config.mlp_ratio = 3;  // 64 columns for SwiGLU
+  config.patch_overlap = 1, config.patch_bottleneck = 6;
   Comparison c(GENERATE(2, 4), {.want_input_gradient = true}, 2, config);
   CHECK(c.worst() < 2e-6);
   CHECK(c.sum.sums() == 4 * int(config.depth));
+}
+
+TEST_CASE("ranks that share a replica of a model with routes") {
+  nn::ModelConfig config = small();
+  config.depth = 4, config.position = nn::Position::kRope;
+  const DType precision = GENERATE(DType::kF32, DType::kBF16);
+  const nn::Recompute recompute = GENERATE(nn::Recompute::kSelective, nn::Recompute::kBlock);
+  Comparison c(2,
+               {.want_input_gradient = true,
+                .recompute = recompute,
+                .precision = precision,
+                .routes = {{0.5, 0, 1}, {0.25, 3, 3}}},
+               2, config);
+  CHECK(c.worst() < (precision == DType::kF32 ? 2e-6 : 2e-2));
 }
 
 TEST_CASE("ranks that share a replica of a U-ViT") {

@@ -237,6 +237,9 @@ TEST_CASE("settings that a U-ViT does not have are refused") {
   CHECK_THAT(refusal([](auto& c) { c.mlp = nn::Mlp::kSwiglu; }), Contains("model.mlp of a U-ViT; got swiglu"));
   CHECK_THAT(refusal([](auto& c) { c.qk_norm = nn::QkNorm::kRms; }), Contains("model.qk_norm of a U-ViT; got rms"));
   CHECK_THAT(refusal([](auto& c) { c.position = nn::Position::kRope; }), Contains("model.position of a U-ViT"));
+  CHECK_THAT(refusal([](auto& c) { c.patch_overlap = 1; }),
+             Contains("model.patch_overlap of a U-ViT; got 1, expected 0"));
+  CHECK_THAT(refusal([](auto& c) { c.patch_bottleneck = 8; }), Contains("model.patch_bottleneck of a U-ViT; got 8"));
   CHECK_THAT(refusal([](auto& c) { c.condition_channels = 2; }), Contains("data.condition of a U-ViT; got 2 channels"));
   CHECK_THAT(refusal([](auto& c) { c.name = "DiT-S/2"; }),
              Contains("U-ViT-{S,S-Deep,M,L,H}/{2,4} or custom") && Contains("model.kind: dit, which has this name"));

@@ -357,16 +357,91 @@ TEST_CASE("tokens become patches of an image, and unpatchify is the reference's 
   const int64_t B = 2, C = 3, H = 4, W = 8, P = 2;
   const Tensor tokens = random_tensor({B, (H / P) * (W / P), C * P * P}, 1), x({B, C, H, W}), rows(tokens.shape());
   const Tensor back(x.shape());
-  ops::patchify_inverse(one.ctx, tokens, P, x);
+  ops::patchify_backward(one.ctx, tokens, P, x);
   const auto px = to_vector(x), pr = to_vector(tokens);
   const int64_t b = 1, c = 2, gy = 1, gx = 3, i = 0, j = 1, token = gy * (W / P) + gx;
   CHECK(pr[size_t(((b * 8 + token) * C + c) * P * P + i * P + j)] ==
         px[size_t(((b * C + c) * H + gy * P + i) * W + gx * P + j)]);
-  ops::unpatchify_inverse(one.ctx, x, P, rows);
+  ops::unpatchify_backward(one.ctx, x, P, rows);
   CHECK(to_vector(rows)[size_t((b * 8 + token) * C * P * P + (i * P + j) * C + c)] ==
         px[size_t(((b * C + c) * H + gy * P + i) * W + gx * P + j)]);
   ops::unpatchify(one.ctx, rows, P, back);
   CHECK(to_vector(back) == px);
+}
+
+namespace {
+
+struct PatchGrid {
+  int64_t P, V, gh, gw, C;
+  int64_t K() const { return P + 2 * V; }
+  int64_t H() const { return gh * P; }
+  int64_t W() const { return gw * P; }
+};
+// f(pixel, element of the tokens, share of the token in the pixel) for every pair of a pixel and a column that has it;
+// columns (c, i, j), or (i, j, c). The share falls in equal steps over the pixels that a token has in common with a
+// neighbour, and all shares of a pixel are 1 together.
+template <class F>
+void for_pairs(const PatchGrid& g, int64_t B, bool channel_first, const F& f) {
+  const int64_t K = g.K();
+  const auto rise = [&](int64_t token, int64_t pixel) {
+    const int64_t i = pixel - token * g.P + g.V;
+    return i < 0 || i >= K ? 0.0 : double(std::min({i + 1, K - i, 2 * g.V + 1})) / double(2 * g.V + 1);
+  };
+  const auto share = [&](int64_t token, int64_t pixel, int64_t tokens) {
+    double sum = 0;
+    for (int64_t t = 0; t < tokens; ++t) sum += rise(t, pixel);
+    return rise(token, pixel) / sum;
+  };
+  for (int64_t b = 0; b < B; ++b)
+    for (int64_t c = 0; c < g.C; ++c)
+      for (int64_t y = 0; y < g.H(); ++y)
+        for (int64_t x = 0; x < g.W(); ++x)
+          for (int64_t gy = 0; gy < g.gh; ++gy)
+            for (int64_t gx = 0; gx < g.gw; ++gx) {
+              const int64_t i = y - gy * g.P + g.V, j = x - gx * g.P + g.V;
+              if (i < 0 || i >= K || j < 0 || j >= K) continue;
+              const int64_t column = channel_first ? (c * K + i) * K + j : (i * K + j) * g.C + c;
+              f(((b * g.C + c) * g.H() + y) * g.W() + x, ((b * g.gh + gy) * g.gw + gx) * g.C * K * K + column,
+                share(gy, y, g.gh) * share(gx, x, g.gw));
+            }
+}
+
+}  // namespace
+
+TEST_CASE("patches that overlap: reading, predicting and their gradients against sums in f64, for any team") {
+  const PatchGrid g = GENERATE(PatchGrid{2, 1, 3, 4, 3}, PatchGrid{4, 1, 2, 3, 2}, PatchGrid{4, 2, 3, 2, 1},
+                               PatchGrid{4, 3, 4, 2, 2}, PatchGrid{3, 2, 1, 1, 2}, PatchGrid{5, 0, 2, 2, 3});
+  CAPTURE(g.P, g.V, g.gh, g.gw, g.C);
+  constexpr int64_t kB = 2;
+  const ops::Patches patches(g.P, g.V);
+  const Tensor image = random_tensor({kB, g.C, g.H(), g.W()}, 1),
+               tokens = random_tensor({kB, g.gh * g.gw, g.C * g.K() * g.K()}, 2);
+  const auto px = to_vector(image), pt = to_vector(tokens);
+  std::vector<double> read(pt.size()), dimage(px.size()), predicted(px.size()), dtokens(pt.size()), shares(px.size());
+  for_pairs(g, kB, /*channel_first=*/true, [&](int64_t pixel, int64_t element, double) {
+    read[size_t(element)] = double(px[size_t(pixel)]);
+    dimage[size_t(pixel)] += double(pt[size_t(element)]);
+  });
+  for_pairs(g, kB, /*channel_first=*/false, [&](int64_t pixel, int64_t element, double share) {
+    predicted[size_t(pixel)] += share * double(pt[size_t(element)]);
+    dtokens[size_t(element)] = share * double(px[size_t(pixel)]);
+    shares[size_t(pixel)] += share;
+  });
+  for (const double share : shares) REQUIRE(share == Approx(1));  // of the reference
+  const auto check = [&](const std::vector<double>& want, const Tensor& from, const Tensor& like, auto op) {
+    const std::vector<float> got = on_all_teams([&](ops::Context& ctx) {
+      const Tensor to = random_tensor(like.shape(), 3, NAN);  // all is overwritten
+      op(ctx, from, patches, to);
+      return to;
+    });
+    for (size_t i = 0; i < want.size(); ++i) REQUIRE(double(got[i]) == Approx(want[i]).epsilon(1e-6).margin(1e-6));
+  };
+  check(read, image, tokens, ops::patchify);
+  check(dimage, tokens, image, ops::patchify_backward);
+  check(predicted, tokens, image, ops::unpatchify);
+  check(dtokens, image, tokens, ops::unpatchify_backward);
+  OneWorker one;
+  CHECK_THROWS_AS(ops::unpatchify(one.ctx, tokens, g.P + 1, image), ShapeError);
 }
 
 TEST_CASE("embedding adds up repeated rows and refuses labels outside the table") {

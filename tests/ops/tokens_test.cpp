@@ -2,6 +2,7 @@
 // plain formulas, gradients as the adjoint of the linear map, and the same bits for any team.
 #include "ditrain/ops/tokens.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <functional>
 
@@ -52,6 +53,30 @@ TEST_CASE("extra tokens stand before those of the image, and their gradients are
     ops::split_tokens_gradient(ctx, dx, {Tensor(), dsecond}, unused, twice, /*accumulate=*/true);
     for (int64_t i = 0; i < dpos.size(); ++i) CHECK(at(twice, i) == Approx(2 * at(dpos, i)).margin(1e-6));
     return to_vector(dpos);
+  });
+}
+
+TEST_CASE("tokens by number are gathered, and put back among the others") {
+  constexpr int64_t B = 3, T = 7, C = 20, K = 3;
+  const Tensor x = random_tensor({B, T, C}, 1), y = random_tensor({B, K, C}, 2);
+  const std::vector<int64_t> places{0, 3, 6, 5, 1, 2, 6, 0, 4};
+  on_teams([&](ops::Context& ctx) {
+    const Tensor some({B, K, C}), all = clone(x);
+    ops::gather_tokens(ctx, x, places.data(), some);
+    ops::scatter_tokens(ctx, y, places.data(), all);
+    for (int64_t b = 0; b < B; ++b) {
+      for (int64_t t = 0; t < T; ++t) {
+        const auto begin = places.begin() + b * K, found = std::find(begin, begin + K, t);
+        const int64_t k = found - begin;
+        for (int64_t c = 0; c < C; ++c) {
+          const int64_t of_all = (b * T + t) * C + c, of_some = (b * K + k) * C + c;
+          if (k < K) CHECK(at(some, of_some) == at(x, of_all));
+          CHECK(at(all, of_all) == (k < K ? at(y, of_some) : at(x, of_all)));
+        }
+      }
+    }
+    CHECK_THROWS_AS(ops::gather_tokens(ctx, x, places.data(), Tensor({B, K, C + 1})), ShapeError);
+    return to_vector(all);
   });
 }
 

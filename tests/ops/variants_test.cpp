@@ -99,12 +99,12 @@ void turn(double* x, const Heads& s, int64_t token) {
   }
 }
 
-// Attention of one sample, [T, 3 H D] to [T, H D].
-Numbers attention(Numbers qkv, const Heads& s) {
+// Attention of one sample, [T, 3 H D] to [T, H D]; places: of its tokens, if they are not all of the grid.
+Numbers attention(Numbers qkv, const Heads& s, const std::vector<int64_t>& places = {}) {
   const auto at = [&](int64_t t, int64_t part, int64_t h) { return ((t * 3 + part) * s.H + h) * s.D; };
   for (int64_t t = 0; t < s.T; ++t)
     for (int64_t h = 0; h < s.H; ++h)
-      for (const int64_t part : {0, 1}) turn(qkv.data() + at(t, part, h), s, t);
+      for (const int64_t part : {0, 1}) turn(qkv.data() + at(t, part, h), s, places.empty() ? t : places[size_t(t)]);
   Numbers out(size_t(s.T * s.H * s.D));
   for (int64_t h = 0; h < s.H; ++h)
     for (int64_t t = 0; t < s.T; ++t) {
@@ -168,4 +168,24 @@ TEST_CASE("attention with rotary embedding: values and gradients are those of f6
   CHECK(distance(f64(out), attention(qkv64, s)) < allowed(type));
   const auto loss = [&](const Numbers& v) { return dot(dout64, attention(v, s)); };
   CHECK(distance(f64(dqkv), differences(qkv64, loss)) < allowed(type));
+}
+
+TEST_CASE("rotary embedding of some tokens of a grid turns each by its own place") {
+  const DType type = GENERATE(DType::kF32, DType::kBF16);
+  OneWorker one;
+  const Heads s{.T = 4, .H = 2, .D = 8, .width = 3};
+  const std::vector<int64_t> places{1, 5, 4, 0, 0, 2, 3, 5};  // of two samples, on a grid of 2 x 3
+  const Tensor qkv = of_type(random_tensor({2, s.T, 3 * s.H * s.D}, 1), type),
+               dout = of_type(random_tensor({2, s.T, s.H * s.D}, 2), type);
+  const Tensor out(dout.shape(), type), lse({2, s.H, s.T}), dqkv(qkv.shape(), type);
+  const ops::Rotation rotation{.grid_height = 2, .grid_width = 3, .places = places.data()};
+  ops::attention_forward(one.ctx, qkv, s.H, out, lse, {}, rotation);
+  ops::attention_backward(one.ctx, qkv, s.H, out, lse, dout, dqkv, {}, {}, rotation);
+  for (int64_t b = 0; b < 2; ++b) {
+    const std::vector<int64_t> of_sample(places.begin() + b * s.T, places.begin() + (b + 1) * s.T);
+    const Numbers qkv64 = f64(qkv.rows(b, b + 1)), dout64 = f64(dout.rows(b, b + 1));
+    CHECK(distance(f64(out.rows(b, b + 1)), attention(qkv64, s, of_sample)) < allowed(type));
+    const auto loss = [&](const Numbers& v) { return dot(dout64, attention(v, s, of_sample)); };
+    CHECK(distance(f64(dqkv.rows(b, b + 1)), differences(qkv64, loss)) < allowed(type));
+  }
 }

@@ -36,6 +36,7 @@ TEST_CASE("a dry run has the plan that a run on these ranks makes") {
   if (GENERATE(false, true)) {
     config.model.qk_norm = nn::QkNorm::kRms, config.model.norm = nn::Norm::kRms;
     config.model.mlp = nn::Mlp::kSwiglu, config.model.position = nn::Position::kRope;
+    config.model.patch_overlap = 1, config.model.patch_bottleneck = 8;
   }
   const auto comm = dist::make_null_communicator();
   const plan::DryRun dry = plan::plan_dry_run(config, 0, *comm);

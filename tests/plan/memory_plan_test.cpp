@@ -37,6 +37,16 @@ TEST_CASE("the more is recomputed, the less is kept") {
   CHECK(item(block, "kept activations").note == "micro-batch of 8, train.recompute: block");
 }
 
+TEST_CASE("the weights of a guide are in the plan of a run that draws samples") {
+  config::Config config = config_of("selective");
+  config.sample.guide = "runs/early";
+  CHECK(item(memory_of(config, 1), "guide").bytes == 0);
+  config.sample.every_steps = 100;
+  CHECK(item(memory_of(config, 1), "guide").bytes == item(memory_of(config, 1), "weights").bytes);
+  config.sample.guide = config::kRoutedGuide;  // the model itself
+  CHECK(item(memory_of(config, 1), "guide").bytes == 0);
+}
+
 TEST_CASE("bf16 adds a copy of the weights to the plan and keeps less of the activations") {
   config::Config f32 = config_of("selective"), bf16 = f32;
   bf16.train.precision = DType::kBF16;

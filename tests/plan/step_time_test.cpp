@@ -42,6 +42,12 @@ TEST_CASE("the work of a step is that of the model, its samples and its recomput
   const plan::StepWork half = work_of(plan_of(test::config_of("selective", 4), 2));
   CHECK(half.gemm_flop == Approx(work.gemm_flop / 2));
   CHECK((half.parameters == work.parameters && half.summed == work.parameters));
+  config::Config routed = test::config_of("selective");
+  routed.train.routing = {{.ratio = 0.5, .from = 2, .to = 8}};
+  const plan::StepWork less = work_of(plan_of(routed));
+  CHECK(less.attention_macs == Approx(8 * 2.0 * 384 * (5 * 256 * 256 + 7 * 128 * 128)));
+  CHECK(less.values == 8 * 384.0 * (5 * 256 + 7 * 128));
+  CHECK(less.gemm_flop == Approx(work.gemm_flop - 6 * 8 * 7 * 128 * 12.0 * 384 * 384));
   config::Config shards = test::config_of("selective", 4);
   shards.dist.shard_optimizer = true;
   CHECK(work_of(plan_of(shards, 2)).parameters == work.parameters / 2);

@@ -17,3 +17,9 @@ inline std::string get_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
+
+inline void flip_bit(const std::string& path, uint64_t bit) {
+  std::string content = get_file(path);
+  content[bit / 8] = char(content[bit / 8] ^ (1 << bit % 8));
+  put_file(path, content);
+}

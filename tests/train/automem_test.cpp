@@ -180,6 +180,30 @@ TEST_CASE("memory.automem moves the gradients of long skips between their nodes,
     CHECK((tensor.written == automem::Written::kInBackward) == tensor.name.ends_with(".dskip"));
 }
 
+TEST_CASE("memory.automem with routes: what their tokens need less does not move, and no bit changes") {
+  const TemporaryFolder folder;
+  config::Config config = moving_config();
+  const config::Config without = config;
+  config.train.routing = {{0.5, 1, config.model.depth - 1}};
+  config.train.micro_batch = 2;
+  config.train.recompute = GENERATE(nn::Recompute::kSelective, nn::Recompute::kBlock);
+  const Outcome off = four_steps(config, 2, 1, "");
+  config.memory.tier_gib = {0.0, 1.0};
+  for (const auto& [automem, by] :
+       {std::pair{config::AutoMem::kPaper, CopyBy::kThreads}, {config::AutoMem::kPlanned, CopyBy::kWorkers}}) {
+    config.memory.automem = automem;
+    const Outcome moved = four_steps(config, 2, 0.5, folder.path(), by);
+    CHECK(moved.losses == off.losses);
+    CHECK((moved.states == off.states));
+    CHECK(moved.totals.bytes_in > 0);
+  }
+  nn::Model model(config.model);
+  const auto bytes_of = [&](const config::Config& c) {
+    return plan::record_step(c, plan::plan_gradients(c, model.parameters(), 1), c.train.global_batch, 2).total_bytes();
+  };
+  CHECK(bytes_of(config) < bytes_of(without));
+}
+
 TEST_CASE("memory.automem loses nothing by a step that is skipped, also of images that move") {
   const TemporaryFolder folder;
   config::Config config = moving_config();

@@ -1,6 +1,7 @@
 #include "ditrain/train/preflight.hpp"
 
 #include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
 
 #include "dist/thread_world.hpp"
 #include "support/small_config.hpp"
@@ -20,6 +21,16 @@ TEST_CASE("preflight: slow nodes, clocks and full disks are named") {
   nodes[0].clock_s = 1, nodes[1].clock_s = -3;
   const train::PreflightVerdict verdict = train::judge(nodes, 10.5);
   CHECK(verdict.slow_hosts == std::vector<std::string>{"c", "d"});
+  REQUIRE(verdict.shares.size() == 4);
+  CHECK(verdict.shares[1] == Approx(0.86));
+  CHECK(verdict.shares[3] == Approx(0.1));
+  CHECK(train::judge(nodes, 10, 0.5).slow_hosts == std::vector<std::string>{"d"});
+  const nlohmann::json json = nlohmann::json::parse(train::to_json(nodes, verdict));
+  CHECK(json.at("slow") == nlohmann::json({"c", "d"}));
+  CHECK(json.at("problems").size() == 8);
+  CHECK(json.at("nodes").at(1).at("host") == "b");
+  CHECK(json.at("nodes").at(1).at("gemm_gflops") == 86);
+  CHECK(json.at("nodes").at(3).at("slow") == true);
   REQUIRE(verdict.problems.size() == 8);
   CHECK_THAT(verdict.problems[0], Contains("c is slow: memory at 75 %"));
   CHECK_THAT(verdict.problems[2], Contains("d is slow: link at 10 %"));
@@ -34,7 +45,7 @@ TEST_CASE("preflight: ranks of several nodes measure together and agree on the v
   std::vector<int> good(4, -1);
   ThreadWorld world{.ranks = 4, .ranks_per_node = 2};
   run_ranks(world, [&](ThreadCommunicator& comm) {
-    good[size_t(comm.rank())] = train::run_preflight(config, "nowhere/run", comm, 0.01);
+    good[size_t(comm.rank())] = train::run_preflight(config, "nowhere/run", comm, {.seconds = 0.01});
   });
   for (const int of_rank : good) CHECK(of_rank == good[0]);
   CHECK(good[0] >= 0);

@@ -143,6 +143,18 @@ TEST_CASE("dist.reproducible: 1, 2 and 4 ranks, on one node or on several, give 
           train_on({.ranks = 1, .ranks_per_node = 1}, config, 3)[0].values);
 }
 
+TEST_CASE("dist.reproducible with routes: the same tokens stay on any number of ranks") {
+  config::Config config = ranks_config();
+  config.dist.reproducible = true;
+  config.train.global_batch = 4, config.train.micro_batch = 1;
+  config.train.routing = {{0.5, 1, 1}};
+  const RankOutcome want = train_on({.ranks = 1, .ranks_per_node = 1}, config, 2)[0];
+  for (const RankOutcome& got : train_on({.ranks = 4, .ranks_per_node = 2}, config, 2))
+    CHECK(got.difference(want) == "");
+  config.train.routing.clear();
+  CHECK(train_on({.ranks = 1, .ranks_per_node = 1}, config, 1)[0].losses[0] != want.losses[0]);
+}
+
 TEST_CASE("dist.reproducible: a number of leaves that is no power of two, and one leaf per rank") {
   config::Config config = ranks_config();
   config.dist.reproducible = true;

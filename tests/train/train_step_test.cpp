@@ -205,6 +205,29 @@ TEST_CASE("gradients left from before have no part in a step") {
   CHECK(got.grads == got.grads);  // no NaN
 }
 
+TEST_CASE("routes are drawn anew for each sample and step, whatever the micro-batch and the team") {
+  config::Config config = small_config();
+  config.train.routing = {{0.5, 1, 1}};
+  const auto steps = [&](const config::Config& c, int workers = 1) {
+    Rig rig(c, workers);
+    return two_steps(rig);
+  };
+  const Outcome whole = steps(config);
+  CHECK(steps(config, 3) == whole);
+  config::Config changed = config;
+  changed.train.recompute = nn::Recompute::kBlock;
+  CHECK(steps(changed) == whole);
+  changed = config;
+  changed.train.micro_batch = 1;
+  const Outcome parts = steps(changed);
+  CHECK(parts.losses[0] == whole.losses[0]);  // samples add up in the same order, whatever passes they are in
+  CHECK(parts.losses[1] == Approx(whole.losses[1]).epsilon(1e-6));
+  changed.train.routing[0].ratio = 0.25;
+  CHECK(steps(changed).losses[0] != whole.losses[0]);
+  changed.train.routing.clear();
+  CHECK(steps(changed).losses[0] != whole.losses[0]);
+}
+
 TEST_CASE("the gradient of two micro-batches is that of all samples at once, up to rounding") {
   config::Config config = small_config();
   Rig whole(config);

@@ -68,7 +68,7 @@ TEST_CASE("a part of a parameter is the part of the whole, and the suffix belong
 
 TEST_CASE("ranges are those of the lists beside the fixtures") {
   int64_t checked = 0;
-  for (const std::string list : {"dit_tiny_keys.txt", "dit_s2_keys.txt", "blocks_keys.txt"}) {
+  for (const std::string list : {"dit_tiny_keys.txt", "dit_s2_keys.txt", "blocks_keys.txt", "tread_keys.txt"}) {
     std::ifstream in(std::string(DITRAIN_GOLDEN_DIR) + "/" + list);
     std::string line;
     while (std::getline(in, line)) {
@@ -86,7 +86,7 @@ TEST_CASE("ranges are those of the lists beside the fixtures") {
       ++checked;
     }
   }
-  CHECK(checked == 31 + 131 + 92);
+  CHECK(checked == 31 + 131 + 92 + 71);
 }
 
 TEST_CASE("inputs by formula stay in their bound") {

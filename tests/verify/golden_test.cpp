@@ -91,6 +91,8 @@ void check_changes_are_found(const std::string& kind, const Report& clean, bool 
 void check_all_are_compared(const std::string& kind, const Report& clean) {
   static const std::map<std::string, std::set<std::string>> inputs = {
       {"dit_tiny", {"x", "t", "y", "force_drop_ids", "dout"}},
+      {"tread",
+       {"x", "t", "y", "dout", "route0.routes", "route0.keep0", "route1.routes", "route1.keep0", "route1.keep1"}},
       {"dit_s2_stats", {"t", "y"}},
       {"pos_embed", {}},
       {"dit_init_stats", {}},

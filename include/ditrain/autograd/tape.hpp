@@ -40,8 +40,9 @@ struct Activation {
   Shape shape;
   KeepPolicy policy = KeepPolicy::kKeep;
   DType dtype = DType::kF32;
-  Tensor tensor = {};                ///< defined after Tape::allocate
-  const Node* written_by = nullptr;  ///< kRecompute: whose contents it holds
+  Tensor tensor = {};  ///< defined after Tape::allocate
+  /// kRecompute: whose contents its memory holds; one for all shapes of the same memory.
+  std::shared_ptr<const Node*> written_by = {};
   size_t bytes() const { return size_t(num_elements(shape)) * dtype_bytes(dtype); }
 };
 using ActivationRef = std::shared_ptr<Activation>;
@@ -115,7 +116,8 @@ class Tape {
   /// Errors: LogicFault in inference
   ActivationRef carry(Node& owner, const std::string& name, Shape shape, DType dtype = DType::kF32);
   /// A tensor whose contents last only within a node, or from one node to the next; one for all nodes that ask for the
-  /// same name. Errors: LogicFault if they ask for different shapes or types
+  /// same name. Nodes that a node without samples() separates may ask for different shapes: these share the memory of
+  /// the largest. Errors: LogicFault if other nodes ask for different shapes, and for different types
   ActivationRef temporary(const std::string& name, Shape shape, DType dtype = DType::kF32);
 
   template <class N, class... A>
@@ -139,6 +141,14 @@ class Tape {
   const std::vector<std::unique_ptr<Node>>& nodes() const { return nodes_; }
 
  private:
+  // The memory of one name, in each of the shapes that nodes have asked for.
+  struct Temporary {
+    std::vector<ActivationRef> shapes = {};
+    ActivationRef last = {};  // the one that was asked for last, by node number `asked_by`
+    size_t asked_by = 0;
+    const ActivationRef& largest() const;
+  };
+  bool clusters_meet_behind(size_t node) const;
   void call_hooks(HookPoint point, const Node& node) const;
   void enter(const Node& node, ops::Context& part, std::atomic<size_t>& entered, size_t number) const;
   size_t forward_stretch(size_t first, ops::Context& ctx);
@@ -147,7 +157,7 @@ class Tape {
   Mode mode_;
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<ActivationRef> kept_;
-  std::map<std::string, ActivationRef> temporaries_;
+  std::map<std::string, Temporary> temporaries_;
   std::map<HookPoint, std::vector<Hook>> hooks_;
 };
 

@@ -22,7 +22,8 @@ enum class Stream : uint32_t {
   kTest = 11,
   kPosterior = 12,
   kHeldOut = 13,
-  kResample = 14
+  kResample = 14,
+  kRoute = 15
 };
 
 /// Philox4x32-10: ten rounds on a 128-bit counter under a 64-bit key.

@@ -1,4 +1,5 @@
-// What each optimisation gives: the paper's Figure 9 and Tables 3 and 4 from the switches of the config.
+// What each optimisation gives, by the switches of the config (the paper's Figure 9; bench/paper.hpp sets it beside
+// the paper's numbers).
 #pragma once
 #include <string>
 #include <vector>
@@ -22,13 +23,10 @@ struct LadderBench {
   int64_t batch = 2;
   DType precision = DType::kF32;
   std::vector<std::string> sets = {};  ///< further config keys of every rung
-  bool modules = true;                 ///< Table 4 too
 };
 
-/// For every model one row per rung: a whole training step as bench_steps measures it (Table 3; for one model also
-/// Figure 9).
+/// For every model one row per rung: a whole training step as bench_steps measures it.
 /// Details   as bench_steps, then speedup: over own products
-/// Then, as Table 4, the linear layers of XL, forward, beside every installed library in alternation.
 /// A rung whose switches this build or machine refuses, or that lacks its tuning file, is left out, with a note that
 /// says why.
 /// Errors:   InputError if no rung of a model can run

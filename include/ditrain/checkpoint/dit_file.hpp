@@ -23,6 +23,7 @@ struct DitHints {
   std::optional<int64_t> num_classes = {};
   std::optional<double> class_dropout = {};
   std::optional<nn::Position> position = {};
+  std::optional<int64_t> patch_overlap = {};
 };
 /// All of them, from a model.
 DitHints hints_of(const nn::ModelConfig& model);

@@ -6,6 +6,7 @@
 
 #include "ditrain/base/words.hpp"
 #include "ditrain/config/config.hpp"
+#include "ditrain/config/option_table.hpp"
 #include "ditrain/nn/model.hpp"
 
 namespace ditrain::checkpoint {
@@ -33,12 +34,14 @@ WeightsSource find_weights(const std::string& path, Weights weights);
 std::unique_ptr<nn::Model> load_model(const WeightsSource& source);
 
 /// The guide of autoguidance for samples of a model with that config: EMA weights of `path`, as find_weights takes it.
+/// Null for config::kRoutedGuide, the model itself.
 /// Errors:   as load_model; InputError for a guide that was trained on other channels, sizes, classes or ranges of the
 ///           data, or on another process
 std::unique_ptr<nn::Model> load_guide(const std::string& path, const config::Config& config);
 
-/// Whether models whose configs differ in this key have outputs of different meaning.
-bool is_of_meaning(const std::string& key);
+/// Keys in which the configs differ and with which the outputs of two models have different meanings; where the tiles
+/// of a condition lie has none.
+std::vector<config::Difference> differences_of_meaning(config::Config a, config::Config b);
 
 /// Writes one safetensors file with the names and shapes of the public state dict of the model's kind (frozen tensors,
 /// pos_embed, included), all tensors of `dtype` (f32 or bf16). Its metadata hold the config without paths, so that

@@ -29,8 +29,8 @@ Snapshots find_snapshots(const std::string& path);
 
 /// The model with the average of this width at the step of the newest snapshot, allocated for inference.
 /// Math:     width in [optim::kLeastWidth, optim::kGreatestWidth]; optim::solve_average over both averages of all
-///           snapshots, sums in f64
-/// Errors:   InputError for files that are damaged or of another model
+///           snapshots, sums in f64; an older one that is damaged is left out with a warning
+/// Errors:   InputError for a newest snapshot that is damaged, and for files of another model
 std::unique_ptr<nn::Model> load_average(const Snapshots& snapshots, double width);
 
 }  // namespace ditrain::checkpoint

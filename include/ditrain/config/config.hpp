@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ditrain/config/choices.hpp"
@@ -18,6 +19,7 @@
 #include "ditrain/memory/tiers.hpp"
 #include "ditrain/nn/model_config.hpp"
 #include "ditrain/nn/recompute.hpp"
+#include "ditrain/nn/routing.hpp"
 #include "ditrain/optim/config.hpp"
 
 namespace ditrain::config {
@@ -31,6 +33,7 @@ struct TrainConfig {
   std::vector<nn::Recompute> recompute_of_blocks = {};                 ///< no key: what a plan settles for auto
   OnNonFinite on_non_finite = OnNonFinite::kStop;
   int64_t seed = 0;
+  nn::Routes routing = {};
   std::string init_from;    ///< checkpoint or published weights that a new run starts from; empty: none
   std::string branch_from;  ///< checkpoint whose weights, optimiser state and step a new run goes on from; empty: none
 };
@@ -91,6 +94,7 @@ struct CheckpointConfig {
   bool keep_discarded = false;  ///< keep those after the step that a run resumes from
   bool async = true;            ///< written while training continues
   double buffer_gib = 1;        ///< per rank: copy-on-write buffer of async
+  double timeout_s = 0;         ///< a disk that does nothing for longer ends the run; 0: it may
   OnCheckpointError on_error = OnCheckpointError::kWarn;
 };
 
@@ -146,8 +150,8 @@ Config default_config();
 
 /// Reads the config `path`, then `overlays`, whose keys replace those of the files before them, applies `sets`
 /// ("a.b=v") in order, then fills the sizes that model.name stands for. `path`
-/// is looked for in the working directory, then in the installed configs, then in share/ditrain/configs beside the
-/// folder of the running program. It makes no checks across keys: call `validate`.
+/// is looked for in the working directory, then in share/ditrain/configs beside the folder of the running program, then
+/// in the installed configs. It makes no checks across keys: call `validate`.
 /// Errors:   InputError "[config] FILE:LINE: ..." for bad YAML, unknown, double or ill-typed keys, values out of range
 Config load_config(const std::string& path, const std::vector<std::string>& sets = {},
                    const std::vector<std::string>& overlays = {});
@@ -166,6 +170,10 @@ std::vector<std::string> warnings(const Config& config);
 /// How training samples: as section sample says, clamped to [-1, 1] if data are pixels, and without guidance if the
 /// model was not trained without labels. Errors: InputError for a bad sample.steps
 diffusion::SamplerConfig sampler_of(const Config& config);
+/// The value of sample.guide with which guidance leads from the model with the routes of its training to the model with
+/// all tokens, and these routes; none for another guide.
+inline constexpr std::string_view kRoutedGuide = "routed";
+nn::Routes guide_routes(const std::string& guide, const Config& config);
 /// Whether a run samples: for grids, or for distances (eval.fid_every_steps).
 bool draws_samples(const Config& config);
 

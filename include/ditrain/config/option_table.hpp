@@ -10,11 +10,12 @@
 
 namespace ditrain::config {
 
-/// A value as written: one scalar, or the scalars of a list or a map.
+/// A value as written: one scalar, or the scalars of a list or a map, or a list of maps.
 struct OptionValue {
   std::vector<std::string> items;
   bool is_list = false;                ///< or a map
   std::vector<std::string> keys = {};  ///< of a map, one for each item
+  std::vector<OptionValue> maps = {};  ///< of a list of maps, which has no items
 };
 
 struct Option {
@@ -24,7 +25,7 @@ struct Option {
   std::vector<std::string> words = {};  ///< the words among them, for completion
   std::string process = {};             ///< the diffusion process that alone reads the key; "": all
   bool may_change_on_resume = false;
-  bool takes_map = false;
+  bool takes_map = false, takes_maps = false;  ///< one, or a list of them
   /// Stores `value`. Errors: InputError "[config] ORIGINsection.key: ..."; `origin` is "FILE:LINE: ", "--set: " or "".
   std::function<void(Config&, const OptionValue& value, const std::string& origin)> set;
   /// The value as YAML text, which `set` reads back bit-identically.

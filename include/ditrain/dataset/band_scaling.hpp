@@ -57,7 +57,7 @@ BandScaling scaling_of(const Config& config);
 void settle_tiles(Config& config);
 
 /// What data.condition names: [FOLDER of tiles, BAND, ..., kValidChannel]; without a folder bands of data.path, without
-/// bands all of the folder.
+/// bands all of the folder. A first word with a '/' in it, or a .safetensors file, is the folder.
 struct ConditionBands {
   std::string path;  ///< "": data.path
   std::vector<std::string> bands;
@@ -66,6 +66,8 @@ struct ConditionBands {
 };
 inline constexpr const char* kValidChannel = "valid";
 ConditionBands condition_of(const Config& config);
+/// The same without the folder: what a model is given, wherever its tiles lie.
+std::vector<std::string> condition_names(const Config& config);
 
 /// Replaces NaN, which stands for missing pixels of a condition's band, by the mean of the others; by 0 if all are
 /// missing.

@@ -52,8 +52,10 @@ struct Counts {
   std::atomic<uint64_t> control{0}, gradients{0};
   std::atomic<int> disk_work{0};
   std::atomic<double> disk_work_end_s{-std::numeric_limits<double>::infinity()};
+  std::atomic<double> disk_moved_s{0};
 
   Arrivals now() const;
+  double disk_still_s() const;
 };
 
 /// A rank waited for longer than its timeout. It is thrown after rank 0 of the run has had time to report the same.
@@ -120,6 +122,8 @@ class Communicator {
   /// Counts one more operation on gradients that this rank has entered.
   void count_gradients() { ++counts_->gradients; }
   Arrivals arrivals() const { return counts_->now(); }
+  /// Seconds since this rank's DiskWork last got anywhere, for a watch over disks that hang; 0: it has none.
+  double disk_still_s() const { return counts_->disk_still_s(); }
 
   /// Returns when the request is done. Errors: TimeoutError after the timeout, see give_up()
   void await(Request& request, const std::string& what);
@@ -153,10 +157,13 @@ class Communicator {
 /// answers. `communicator` has to be that of all ranks.
 class DiskWork {
  public:
-  explicit DiskWork(Communicator& communicator) : counts_(communicator.counts_) { ++counts_->disk_work; }
+  explicit DiskWork(Communicator& communicator);
   ~DiskWork();
   DiskWork(const DiskWork&) = delete;
   DiskWork& operator=(const DiskWork&) = delete;
+
+  /// An operation on the disk has ended.
+  void moved() const;
 
  private:
   const std::shared_ptr<Counts> counts_;

@@ -30,6 +30,8 @@ struct GenerateRequest {
   /// Memory for the modulations of later steps; those of one step may take more.
   size_t modulation_bytes = kModulationBytes;
   nn::Model* guide = nullptr;  ///< a weaker model that guidance leads away from; null: from the absence of the label
+  /// The guide's tokens take these routes; without a guide, those of the model itself do, which is the guide then.
+  nn::Routes guide_routes = {};
 };
 
 /// Called after every step with the finished share of the request, in (0, 1].
@@ -43,7 +45,8 @@ inline bool takes_guidance(const nn::ModelConfig& m) {
 
 /// Draws request.conditions.size() images with the weights that the model's parameters are bound to.
 /// Math:     x_T = noise 0 of the image; then diffusion::sample_loop, loop step k with noise k + 1. Noise k of image i
-///           is kernels::fill_normal of RandomKey(seed, Stream::kSampleNoise, i, k), i counted from first_index
+///           is kernels::fill_normal of RandomKey(seed, Stream::kSampleNoise, i, k), i counted from first_index. Routes
+///           of evaluation k of the guide: nn::draw_kept by RandomKey(seed, Stream::kRoute, i, k)
 /// Shapes:   returns [n, in_channels, H, W]
 /// Numerics: independent of batch, workers and of how images are dealt out over calls
 /// Memory:   generate_bytes() for min(batch, n) images

@@ -64,8 +64,8 @@ int64_t recognise_variant(const ShapeInFile& shape_of, ModelConfig& config);
 int64_t recognise_attention(const ShapeInFile& shape_of, ModelConfig& config);  ///< its part in the attention half
 void recognise_mlp(const ShapeInFile& shape_of, ModelConfig& config);
 
-/// Multiply-adds per image of q k^T and of the product with v.
-double attention_macs(const ModelConfig& config);
+/// Multiply-adds of q k^T and of the product with v, of one block and a sample's tokens.
+double attention_macs(const ModelConfig& config, int64_t tokens);
 
 /// The attention half, and the gradients of the block's adaLN modulation, which are complete when it has gone backward.
 class AttentionHalf final : public autograd::Node {
@@ -88,6 +88,7 @@ class AttentionHalf final : public autograd::Node {
 
  private:
   ops::LinearInput qkv_input(const Samples& s) const;  // modulate(norm1(x)): kept, or made while packing
+  ops::Rotation rotation(const Samples& s) const;
 
   int64_t num_heads_;
   ops::Rotation rotation_;

@@ -65,11 +65,15 @@ struct PassInputs {
   explicit PassInputs(int64_t batch) : t(size_t(batch)), conditions(size_t(batch)) {}
   std::vector<double> t;              ///< [B], as Process::model_time gives it
   std::vector<Condition> conditions;  ///< [B]; a dropped label is the null class; parts that the model lacks are unused
+  /// By route [B, K]: the tokens of each sample that do not take it, as draw_kept draws them. At first the first ones.
+  std::vector<std::vector<int64_t>> kept = {};
 };
 
 /// Tensors that every block reads or passes on.
 struct TokenStream {
   int64_t batch = 0;
+  int64_t tokens = 0;  ///< T of each sample; on a route, those that do not take it
+  int64_t route = -1;  ///< its number, on a route (nn/routing.hpp)
   std::shared_ptr<PassInputs> inputs;
   DType activations = DType::kF32;                 ///< type of stored activations; the residual stream itself is f32
   KeepPolicy keep_cheap = KeepPolicy::kRecompute;  ///< for what one pass over memory recomputes
@@ -82,6 +86,10 @@ struct TokenStream {
   ActivationRef partial_BTC;  ///< f32 addends of a sum over ranks whose result is bf16; else none
   /// Type of the gradient of a half-layer's normalised input; ranks sum it in f32.
   DType input_gradient() const { return tensor.alone() ? activations : DType::kF32; }
+  /// Which of the image's tokens those of these samples are, [B, T]; null: all, in their order.
+  const int64_t* places(const Samples& s) const {
+    return route < 0 ? nullptr : inputs->kept[size_t(route)].data() + s.begin * tokens;
+  }
 };
 
 /// The meaning of the six chunks of adaLN's output.

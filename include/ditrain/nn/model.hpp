@@ -13,6 +13,7 @@
 #include <memory>
 
 #include "ditrain/nn/declarations.hpp"
+#include "ditrain/nn/routing.hpp"
 
 namespace ditrain::nn {
 
@@ -29,6 +30,7 @@ struct PassOptions {
   /// Inference only, of a model that has_modulations: the pass embeds no times, labels and numbers,
   /// ModelPass::modulate gives it the modulations of a table.
   bool given_modulations = false;
+  Routes routes = {};  ///< of tokens past blocks; ModelPass::kept says which tokens stay
 };
 
 /// Values that the GEMMs of one block read in a forward pass: weights, and inputs per image. What is computed for all
@@ -65,7 +67,7 @@ class Network {
   virtual std::vector<Parameter*> in_arena() const = 0;
   virtual void record(PassRecord& pass) const = 0;
   /// Multiply-adds of one forward pass of one image: all linear layers and attention.
-  virtual double forward_macs() const = 0;
+  virtual double forward_macs(const Routes& routes) const = 0;
   virtual ProductReads block_reads() const = 0;
 
   /// What depends on times and conditions alone: tensors [B, ...] that a ModulationTable computes for many steps of a
@@ -100,7 +102,7 @@ void initialise(Model& model, uint64_t seed);
 
 /// Network::forward_macs of a model: as in the DiT paper's "Gflops". Training work is 6 x this in FLOP (backward is
 /// twice the forward; a multiply-add is 2 FLOP).
-double forward_macs(const ModelConfig& config);
+double forward_macs(const ModelConfig& config, const Routes& routes = {});
 ProductReads block_reads(const ModelConfig& config);
 
 /// The modulations of a model for pairs of a time and a condition, in rows: computed for many steps of a sampler at
@@ -133,12 +135,15 @@ class ModelPass {
   void allocate(StorageSource* kept = nullptr) { tape_.allocate(memory::system_memory(), kept); }
 
   int64_t batch() const { return batch_; }
-  Tensor image() const { return image_->tensor; }                             ///< [B, in, H, W], input
-  std::vector<double>& t() const { return inputs_->t; }                       ///< [B], input
-  std::vector<Condition>& conditions() const { return inputs_->conditions; }  ///< [B], input: see PassInputs
-  Tensor out() const { return out_->tensor; }                                 ///< [B, O, H, W]
-  Tensor dout() const { return dout_->tensor; }                               ///< [B, O, H, W], input of backward
-  Tensor dimage() const { return dimage_->tensor; }                           ///< only if options.want_input_gradient
+  Tensor image() const { return image_->tensor; }                                  ///< [B, in, H, W], input
+  std::vector<double>& t() const { return inputs_->t; }                            ///< [B], input
+  std::vector<Condition>& conditions() const { return inputs_->conditions; }       ///< [B], input: see PassInputs
+  std::vector<int64_t>& kept(size_t route) const { return inputs_->kept[route]; }  ///< [B, K], input: see PassInputs
+  /// Draws those of one sample for all routes.
+  void draw_kept(int64_t sample, const RandomKey& key);
+  Tensor out() const { return out_->tensor; }        ///< [B, O, H, W]
+  Tensor dout() const { return dout_->tensor; }      ///< [B, O, H, W], input of backward
+  Tensor dimage() const { return dimage_->tensor; }  ///< only if options.want_input_gradient
 
   /// Takes the modulations of each sample from a row of the table [B]; only if options.given_modulations. Forward reads
   /// them then instead of t(), labels and numbers.
@@ -154,6 +159,8 @@ class ModelPass {
   int64_t batch_;
   std::shared_ptr<PassInputs> inputs_;
   bool alone_, given_modulations_;
+  Routes routes_;
+  int64_t tokens_;
   ActivationRef image_, dimage_, out_, dout_;
   std::vector<ActivationRef> modulations_;
 };

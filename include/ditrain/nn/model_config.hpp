@@ -47,6 +47,8 @@ struct ModelConfig {
   int64_t in_channels = 4;
   int64_t condition_channels = 0;  ///< of an image that is given beside the noisy one and not predicted
   int64_t patch_size = 2;
+  int64_t patch_overlap = 0;     ///< pixels of the neighbours on every side of a patch, read and predicted with it
+  int64_t patch_bottleneck = 0;  ///< width between the two linear maps of the patch embedding; 0: one map
   int64_t hidden_size = 384;
   int64_t depth = 12;
   int64_t num_heads = 6;
@@ -65,6 +67,7 @@ struct ModelConfig {
   int64_t grid_height() const { return input_height / patch_size; }
   int64_t grid_width() const { return input_width / patch_size; }
   int64_t tokens() const { return grid_height() * grid_width(); }
+  int64_t patch_side() const { return patch_size + 2 * patch_overlap; }  ///< of the pixels that a token reads
   int64_t out_channels() const { return learn_sigma ? 2 * in_channels : in_channels; }
   /// Columns between the two layers of the MLP. SwiGLU has three matrices of two thirds as many, so that it takes as
   /// many multiply-adds (LightningDiT's int(2/3 * int(width * ratio))).

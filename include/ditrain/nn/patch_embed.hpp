@@ -1,17 +1,28 @@
-// Patch embedding with the fixed positional table (the reference's PatchEmbed and `x + self.pos_embed`).
+// Patch embedding with the fixed positional table (the reference's PatchEmbed and `x + self.pos_embed`). Variants: two
+// linear maps over a bottleneck (JiT's BottleneckPatchEmbed, arXiv 2511.13720, with its names: the first has no bias),
+// and patches that overlap (config.patch_overlap; the way out is in nn/final_layer.hpp).
 #pragma once
 #include "ditrain/nn/declarations.hpp"
+#include "ditrain/ops/embedding.hpp"
 
 namespace ditrain::nn {
 
+inline constexpr const char *kPatchesWeight = "x_embedder.proj.weight",
+                            *kNarrowPatchesWeight = "x_embedder.proj1.weight",
+                            *kWidenWeight = "x_embedder.proj2.weight";  // the latter two with a bottleneck
+
 struct PatchEmbedWeights {
   Parameter* pos_embed = nullptr;  ///< [1, T, C], frozen; null with rotary embedding
-  LinearWeights proj;              ///< x_embedder.proj: w [C, in + condition channels, P, P]
-  std::vector<Parameter*> in_arena() const { return {proj.w, proj.b}; }
+  /// x_embedder.proj: w [C, in + condition channels, K, K], K = config.patch_side(); with a bottleneck of N
+  /// x_embedder.proj1: w [N, in + condition channels, K, K], no bias
+  LinearWeights proj;
+  LinearWeights widen;  ///< x_embedder.proj2: w [C, N, 1, 1]; null: no bottleneck
+  std::vector<Parameter*> in_arena() const;
 };
 PatchEmbedWeights declare_patch_embed(const Declarations& model, const ModelConfig& config);
 
-/// Math:     x[b,t,:] = proj(patch t of image b and of its condition's) + pos_embed[t,:], the latter if there is one
+/// Math:     x[b,t,:] = proj(patch t of image b and of its condition's) + pos_embed[t,:], the latter if there is one;
+///           with a bottleneck widen(proj(patch)) + pos_embed
 class PatchEmbed final : public autograd::Node {
  public:
   PatchEmbed(autograd::Tape& tape, const ModelConfig& config, const PatchEmbedWeights& weights,
@@ -28,12 +39,15 @@ class PatchEmbed final : public autograd::Node {
  private:
   /// What is embedded: the image, with channels of the condition behind its own.
   const Tensor& input(ops::Context& ctx);
+  ops::LinearInput gather(ops::Context& ctx, const Tensor& images) const;
 
-  int64_t patch_;
+  ops::Patches patches_;
   PatchEmbedWeights weights_;
   TokenStream stream_;
-  ActivationRef given_;  // [B, in + condition channels, H, W]; null: no such channels
-  ActivationRef dpatches_, x_BTC_;
+  ActivationRef given_;                     // [B, in + condition channels, H, W]; null: no such channels
+  ActivationRef rows_, drows_;              // [B, T, channels K K]; rows_: of patches that overlap
+  ActivationRef narrow_BTN_, dnarrow_BTN_;  // of a bottleneck
+  ActivationRef x_BTC_;
 };
 
 /// The reference's get_2d_sincos_pos_embed: [gh gw, width]; the first half of a row encodes the column of the token,

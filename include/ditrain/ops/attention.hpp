@@ -22,6 +22,8 @@ struct HeadNorm {
 /// column f_j, with f_j = 10000^(-4j / D): (a, b) becomes (a cos - b sin, b cos + a sin). Tokens go row by row.
 struct Rotation {
   int64_t grid_height = 0, grid_width = 0;  ///< 0: no rotation
+  /// [B, T]: which token of the grid each one is; null: they are all of the grid, in its order.
+  const int64_t* places = nullptr;
   bool exists() const { return grid_height > 0; }
 };
 

@@ -21,6 +21,12 @@ void last_tokens(Context& ctx, const Tensor& x, const Tensor& y);
 /// Grads:    dx is overwritten, with zeros for the tokens that y lacks
 void last_tokens_gradient(Context& ctx, const Tensor& dy, const Tensor& dx);
 
+/// Math:     y[b,k,:] = x[b,places[b,k],:]
+/// Shapes:   x [B, T, C]; places [B, K], from 0 to below T; y [B, K, C]
+void gather_tokens(Context& ctx, const Tensor& x, const int64_t* places, const Tensor& y);
+/// Math:     x[b,places[b,k],:] = y[b,k,:]; other rows of x are left alone. The places of a sample are different ones
+void scatter_tokens(Context& ctx, const Tensor& y, const int64_t* places, const Tensor& x);
+
 /// Math:     y[...,:] = a[...,:] | b[...,:]
 /// Shapes:   a, b [..., C]; y [..., 2C]
 void concatenate(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& y);

@@ -2,8 +2,8 @@
 // `every` steps with its own optimiser, then an outer optimiser moves the weights of the run by what the groups have
 // learned on average (DiLoCo, Douillard et al. 2023, https://arxiv.org/abs/2311.08105).
 //
-//   D_m = start_m - w_m            outer gradient of group m: from the weights that its phase began with; D: the mean of
-//                                  all M groups
+//   D_m = start_m - w_m            outer gradient of group m, from the weights that its phase began with; D: the mean
+//                                  over all M groups
 //   b <- momentum b + D            SGD with Nesterov momentum, as torch.optim.SGD; u are the weights of the run
 //   u <- u - lr (D + momentum b)
 //

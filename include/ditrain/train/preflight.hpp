@@ -1,7 +1,6 @@
 // A look at the nodes of a run before it starts: how fast each computes, reads its memory and reaches its neighbour,
-// which
-// cores ranks have, how far clocks differ, and what disk and memory have left. A node that is slow holds up all others
-// in every step; here it is named before hours are lost.
+// which cores ranks have, how far clocks differ, and what disk and memory have left. A node that is slow holds up all
+// others in every step; here it is named before hours are lost.
 //
 //   mpirun -np 64 ditrain --preflight --config configs/dit_xl2.yaml --out /scratch/run
 #pragma once
@@ -29,17 +28,27 @@ struct NodeFacts {
 };
 
 struct PreflightVerdict {
-  std::vector<std::string> slow_hosts;
-  std::vector<std::string> problems;  ///< a line each; the slow nodes' first
+  std::vector<double> shares = {};  ///< of each node: its lowest rate, as a share of the median of all nodes
+  std::vector<std::string> slow_hosts = {};
+  std::vector<std::string> problems = {};  ///< a line each; the slow nodes' first
 };
-/// A node is slow if a rate is below kSlowShare of the median of all nodes. Other problems: clocks that differ by more
-/// than kMostClockSkew_s, and a disk that has no room for `checkpoints_gib`.
-PreflightVerdict judge(const std::vector<NodeFacts>& nodes, double checkpoints_gib);
+/// A node is slow if a rate is below `slow_share` of the median of all nodes. Other problems: clocks that differ by
+/// more than kMostClockSkew_s, and a disk that has no room for `checkpoints_gib`.
 inline constexpr double kSlowShare = 0.85, kMostClockSkew_s = 2;
+PreflightVerdict judge(const std::vector<NodeFacts>& nodes, double checkpoints_gib, double slow_share = kSlowShare);
 
-/// Collective: measures for about `seconds` each, prints a table with the verdict on rank 0. Returns whether nothing is
-/// wrong.
+/// For scripts: {"nodes": [{"host", what was measured, "share", "slow"}, a line each], "slow": [], "problems": []}
+std::string to_json(const std::vector<NodeFacts>& nodes, const PreflightVerdict& verdict);
+
+struct PreflightOptions {
+  double seconds = 1;  ///< that each measurement takes
+  double slow_share = kSlowShare;
+  std::string json = {};  ///< a file that rank 0 writes; empty: none
+};
+
+/// Collective: measures, prints a table with the verdict on rank 0. Returns whether nothing is wrong.
 /// Errors:   InputError where the launcher gives ranks one core each and the node has more for them; as plan_placement
-bool run_preflight(const config::Config& config, const std::string& out, dist::Communicator& comm, double seconds = 1);
+bool run_preflight(const config::Config& config, const std::string& out, dist::Communicator& comm,
+                   const PreflightOptions& options = {});
 
 }  // namespace ditrain::train

@@ -53,15 +53,15 @@ class TrainStep {
 
   /// Runs step number progress.step (from 0) on this rank's samples of the global batch. `mine` is called once, after
   /// backward: it returns what this rank tells the others beside its losses.
-  /// Math:     t, label drop and noise of global sample g come from RandomKey(seed, stream, step, g), the noise as
-  ///           kernels::fill_normal makes it (last bits by instruction set); the gradient is that of the mean loss over
-  ///           the global batch, summed over micro-batches and ranks; with dist.reproducible along one binary tree over
-  ///           all micro-batches of all ranks, loss and norm too With optimizer.clip_norm 0 and train.on_non_finite
-  ///           stop, several ranks update the weights of a bucket when it has arrived, and one rank updates those of a
-  ///           node in backward of the last micro-batch; results are bit-identical. Otherwise all weights are updated
-  ///           when the last bucket has arrived and the norm is known. A step with a loss or gradient that is not
-  ///           finite is named in the result. It changes no weights on any rank, except where parts are updated one by
-  ///           one: see weights_are_spoilt().
+  /// Math:     t, label drop, routes and noise of global sample g come from RandomKey(seed, stream, step, g), the noise
+  ///           as kernels::fill_normal makes it (last bits by instruction set); the gradient is that of the mean loss
+  ///           over the global batch, summed over micro-batches and ranks; with dist.reproducible along one binary
+  ///           tree over all micro-batches of all ranks, loss and norm too. With optimizer.clip_norm 0 and
+  ///           train.on_non_finite stop, several ranks update the weights of a bucket when it has arrived, and one
+  ///           rank updates those of a node in backward of the last micro-batch; results are bit-identical. Otherwise
+  ///           all weights are updated when the last bucket has arrived and the norm is known. A step with a loss or
+  ///           gradient that is not finite is named in the result. It changes no weights on any rank, except where
+  ///           parts are updated one by one: see weights_are_spoilt().
   ///           With dist.outer the gradient is that of the mean loss over the samples of the group, and the outer step
   ///           follows every so many steps (optim/outer.hpp).
   StepResult run(const dataset::Batch& batch, Progress& progress, const std::function<StepFacts()>& mine = {});

@@ -1,0 +1,50 @@
+// The tables and figures of the DiT-HC paper (arXiv 2601.01500) that concern the system, measured on this machine and
+// set beside its numbers.
+//
+// Problem:      seconds of another machine say nothing here. Ratios can be compared: one strategy over another, our
+//               products over a library's, a step with an optimisation over one without it, shares of the peak.
+// Abstractions: an experiment is a table or figure: comparisons (what, the paper's number, ours) and what differs.
+#pragma once
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "ditrain/bench/harness.hpp"
+
+namespace ditrain::bench {
+
+struct Comparison {
+  std::string what;
+  double paper = std::numeric_limits<double>::quiet_NaN();  ///< NaN: the paper has no such number
+  double here = std::numeric_limits<double>::quiet_NaN();   ///< NaN: it could not be measured
+};
+
+struct PaperBench {
+  std::string model = "S";             ///< of what the paper shows for several models
+  int64_t batch = 4;                   ///< images of a step
+  std::vector<std::string> only = {};  ///< names of experiments; empty: all
+  std::vector<std::string> sets = {};  ///< further config keys of measured steps
+  std::string out = {};                ///< folder for paper.md and a picture per experiment; empty: none
+};
+
+struct Experiment {
+  const char* name;  ///< "table-2", for --only
+  const char* title;
+  const char* unit;     ///< of its numbers: "x" for ratios
+  const char* differs;  ///< what differs from the paper's machine, and why; or why nothing is measured
+  std::vector<Comparison> (*measure)(Harness&, const PaperBench&);  ///< null: it cannot be had here
+};
+const std::vector<Experiment>& paper_experiments();
+
+/// Measures the experiments, with the rows of the benches that they use; a note per experiment is its table.
+/// Errors:   InputError for names that are no experiment, and as the benches
+void bench_paper(Harness& harness, const PaperBench& bench);
+
+/// The table of an experiment in Markdown, what differs, and the picture's name if it has one.
+std::string paper_section(const Experiment& experiment, const std::vector<Comparison>& rows,
+                          const std::string& picture = "");
+/// Pairs of bars on a logarithmic axis, as SVG; what is not finite or not positive has none.
+std::string paper_bars_svg(const std::string& title, const std::vector<Comparison>& rows);
+
+}  // namespace ditrain::bench

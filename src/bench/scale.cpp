@@ -1,0 +1,174 @@
+#include "ditrain/bench/scale.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "cluster_simulation.hpp"
+#include "ditrain/base/error.hpp"
+#include "ditrain/bench/step.hpp"
+#include "ditrain/config/option_table.hpp"
+#include "step_schedule.hpp"
+
+namespace ditrain::bench {
+namespace {
+
+constexpr int64_t kMostDoubled = 1024;  // nodes of a row without --nodes
+constexpr double kMatters = 0.01;       // of a step: less does not limit it
+
+std::vector<int64_t> doubling(int64_t nodes) {
+  std::vector<int64_t> all;
+  for (int64_t n = 1; n <= std::min(nodes, kMostDoubled); n *= 2) all.push_back(n);
+  return all;
+}
+
+// What a row varies.
+struct Point {
+  std::string model;
+  double share = 0;
+  config::Strategy strategy = config::Strategy::kCftp;
+  Way way = Way::kTwoLevel;
+  int64_t nodes = 1;
+};
+
+class ScaleMeter {
+ public:
+  ScaleMeter(Harness& harness, const ScaleBench& bench)
+      : harness_(harness), bench_(bench), platform_(plan::load_platform(bench.platform)) {
+    if (bench_.nodes.empty()) bench_.nodes = doubling(platform_.nodes);
+    if (bench_.shares.empty()) bench_.shares = {platform_.die.share};
+    if (!bench_.recording.empty()) use_recording();
+    for (const int64_t nodes : bench_.nodes) platform_.with_nodes(nodes);  // refused before anything runs
+    for (const Way way : bench_.ways)
+      if (way == Way::kRing && bench_.nodes.back() > kMostRingNodes)
+        throw InputError({.where = "ditbench",
+                          .what = "a ring over all ranks has too many dependent messages to simulate",
+                          .got = fmt::format("{} nodes", bench_.nodes.back()),
+                          .expected = fmt::format("at most {}", kMostRingNodes),
+                          .hint = "--ways two_level, which is what the engine does"});
+  }
+
+  void measure() {
+    describe_run();
+    for (const std::string& model : bench_.models)
+      for (const double share : bench_.shares)
+        for (const config::Strategy strategy : bench_.strategies)
+          for (const Way way : bench_.ways) {
+            first_rate_ = 0;
+            for (const int64_t nodes : bench_.nodes) measure({model, share, strategy, way, nodes});
+          }
+  }
+
+ private:
+  // A recording has a config of its own, and as many images per rank as it had.
+  void use_recording() {
+    recording_ = read_recording(bench_.recording);
+    const config::Config& recorded = recording_->config;
+    config::Config wanted = recorded;
+    for (const std::string& set : bench_.sets) config::apply_set(wanted, set);
+    nn::apply_name(wanted.model);
+    if (!bench_.models.empty()) wanted.model.name = model_name(bench_.models.front());
+    expect_same_work(*recording_, wanted, bench_.recording);
+    bench_.models = {recorded.model.name};
+    bench_.strategies = {recorded.parallel.strategy};
+    bench_.shares = {std::numeric_limits<double>::quiet_NaN()};
+  }
+
+  int64_t dies(const Point& p) const { return p.nodes * platform_.dies_per_node; }
+
+  config::Config config_of(const Point& p) const {
+    StepBench step{.model = p.model, .precision = bench_.precision, .sets = bench_.sets};
+    const bool shards = p.way == Way::kShards || p.way == Way::kReduceScatter;
+    const std::string keep = shards ? "true" : "false";
+    step.sets.push_back("dist.shard_optimizer=" + keep);
+    step.sets.push_back(fmt::format("parallel.strategy={}", p.strategy));
+    const int64_t batch = bench_.global_batch > 0 ? bench_.global_batch : bench_.batch * dies(p);
+    if (!recording_) return step_config(step, batch);
+    config::Config config = recording_->config;
+    for (const std::string& set : bench_.sets) config::apply_set(config, set);
+    config.train.global_batch = bench_.batch * dies(p);
+    return config;
+  }
+
+  void measure(const Point& p) {
+    plan::Platform cluster = platform_.with_nodes(p.nodes);
+    if (!recording_) cluster.die.share = p.share;
+    const plan::RunPlan plan = plan_on_cluster(config_of(p), cluster);
+    const ComputeTimes times = recording_ ? recording_->times : expected_times(plan, cluster);
+    const StepSchedule schedule = schedule_of(plan, times, cluster, p.way);
+    SimulationOptions options = bench_.simulation;
+    options.way = p.way;
+    harness_.add(row_of(p, plan, schedule, simulate(cluster, schedule, options)));
+  }
+
+  Row row_of(const Point& p, const plan::RunPlan& plan, const StepSchedule& schedule, const SimulatedStep& step) {
+    const double rate = double(plan.config.train.global_batch) / step.step_s / double(p.nodes);
+    if (first_rate_ == 0) first_rate_ = rate;
+    Row row{.name = fmt::format("scale {} {} {} {}", plan.config.model.name, p.strategy, p.way, p.nodes),
+            .dtype = dtype_name(plan.config.train.precision),
+            .time = {.median_s = step.step_s, .min_s = step.step_s, .p90_s = step.step_s},
+            .share = std::numeric_limits<double>::quiet_NaN()};
+    row.details = {{"model", plan.config.model.name, false},
+                   {"strategy", std::string(word_of(p.strategy)), false},
+                   {"way", std::string(word_of(p.way)), false},
+                   {"nodes", p.nodes, false},
+                   {"dies", dies(p)},
+                   {"ranks", int64_t(plan.world_size), false},
+                   {"batch", plan.config.train.global_batch},
+                   {"share_of_peak", p.share, !recording_},
+                   {"step_s", step.step_s},
+                   {"images_per_second", rate * double(p.nodes)},
+                   {"efficiency", rate / first_rate_},
+                   {"compute_s", step.compute_s},
+                   {"tensor_s", schedule.tensor_s, schedule.tensor_s > 0},
+                   {"update_s", schedule.update_s()},
+                   {"exposed_s", step.exposed_s},
+                   {"slower_s", step.slower_s},
+                   {"limits", limit_of(schedule, step)},
+                   {"simulation_s", step.wall_s, false},
+                   {"peak_rss_bytes", step.peak_bytes, false},
+                   {"messages", step.messages, false}};
+    return row;
+  }
+
+  static std::string limit_of(const StepSchedule& schedule, const SimulatedStep& step) {
+    const std::pair<double, const char*> all[] = {{step.exposed_s, "messages"},
+                                                  {step.slower_s, "slower ranks"},
+                                                  {schedule.tensor_s, "tensor-parallel sums"},
+                                                  {schedule.update_s(), "updates"}};
+    const auto largest = std::max_element(std::begin(all), std::end(all));
+    return largest->first < kMatters * step.step_s ? "compute" : largest->second;
+  }
+
+  void describe_run() {
+    const SimulationOptions& o = bench_.simulation;
+    harness_.note(plan::describe(platform_));
+    harness_.note(fmt::format(
+        "simulated, not measured: {}, {}; jitter {:g} per die and step, {} slow nodes (x {:g}), {:g} of the links with "
+        "{:g} of their rate taken, seed {}",
+        recording_ ? "compute times of " + bench_.recording : "FLOP of the plan by the dies' peak times share_of_peak",
+        o.rounds == 0 ? "every message" : fmt::format("{} of the equal rounds of an exchange", o.rounds), o.jitter,
+        o.slow_nodes, o.slow_factor, o.busy_links, o.busy_share, o.seed));
+    harness_.note(
+        "efficiency: images/s per node by that of the first row of a series; exposed_s: waiting for messages, "
+        "slower_s: "
+        "for slower ranks; limits: the largest of what is not compute, from 1 % of the step on");
+  }
+
+  Harness& harness_;
+  ScaleBench bench_;
+  const plan::Platform platform_;
+  std::optional<Recording> recording_;
+  double first_rate_ = 0;  // images/s and node of the series' first row
+};
+
+}  // namespace
+
+void bench_scale(Harness& harness, const ScaleBench& bench) {
+  if (!has_simgrid()) simulate({}, {}, {});  // says how to get it
+  ScaleMeter(harness, bench).measure();
+}
+
+}  // namespace ditrain::bench

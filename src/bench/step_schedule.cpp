@@ -1,0 +1,203 @@
+#include "step_schedule.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <sstream>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/config/replicas.hpp"
+#include "ditrain/files/files.hpp"
+#include "ditrain/nn/block.hpp"
+#include "ditrain/plan/memory_plan.hpp"
+#include "ditrain/plan/step_time.hpp"
+#include "turns.hpp"
+
+namespace ditrain::bench {
+namespace {
+
+using autograd::ProductRows;
+
+constexpr double kPassesOfUpdate = 9;  // weight, gradient, two moments and EMA: five reads, four writes
+
+int dies_of_rank(const plan::RunPlan& plan, const plan::Platform& cluster) {
+  return cluster.dies_per_node / plan.place.ranks_on_node;
+}
+
+// Backward of micro-batch and step: forward is a third of the work without recomputation.
+double share_of_backward(const config::Config& config) {
+  const auto& of_blocks = config.train.recompute_of_blocks;
+  double again = 0;  // blocks whose forward runs twice
+  for (int64_t i = 0; i < config.model.depth; ++i)
+    again += (of_blocks.empty() ? config.train.recompute.value_or(nn::Recompute::kSelective) : of_blocks[size_t(i)]) ==
+             nn::Recompute::kBlock;
+  again /= double(config.model.depth);
+  return (2 + again) / (3 + again);
+}
+
+// Multiply-adds of a node's products for one image.
+double macs_of(const autograd::Node& node, const nn::ModelConfig& model) {
+  double macs = 0;
+  for (const autograd::Parameter* p : node.parameters())
+    if (p->product != ProductRows::kNone)
+      macs += double(p->product == ProductRows::kTokens ? model.tokens() : 1) * double(num_elements(p->full_shape));
+  return macs;
+}
+
+struct NodeEnd {
+  autograd::ArenaSlice slice;
+  double end;  // share of the backward pass that is over
+};
+std::vector<NodeEnd> ends_of_nodes(const plan::RunPlan& plan, nn::Model& model) {
+  nn::ModelPass pass(model, plan.micro_batch, autograd::Mode::kTraining, plan::pass_options(plan.config));
+  const auto& nodes = pass.tape().nodes();
+  double all = 0, done = 0;
+  for (const auto& node : nodes) all += macs_of(*node, model.config());
+  std::vector<NodeEnd> ends;
+  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
+    done += macs_of(**node, model.config());
+    ends.push_back({(*node)->parameter_slice(), done / all});
+  }
+  return ends;
+}
+
+// Seconds of the sums over the ranks that share a replica: two in forward and two in backward of each block, in f32.
+double tensor_sums_s(const plan::RunPlan& plan, const plan::Platform& cluster) {
+  const int ranks = config::tensor_ranks(plan.config);
+  if (ranks == 1) return 0;
+  const nn::ModelConfig& m = plan.config.model;
+  const double bytes = double(plan.micro_batch * m.tokens() * m.hidden_size) * sizeof(float),
+               others = double(ranks - 1),
+               one_s = 2 * others * cluster.inside.latency_us * 1e-6 +
+                       2 * others / ranks * bytes / (cluster.inside.gb_per_s * 1e9);
+  return 4 * double(m.depth) * double(plan.samples / plan.micro_batch) * one_s;
+}
+
+double number_at(const nlohmann::json& j, const char* name) {
+  return j.contains(name) && j[name].is_number() ? j[name].get<double>() : 0.0;
+}
+
+}  // namespace
+
+plan::RunPlan plan_on_cluster(config::Config config, const plan::Platform& cluster) {
+  using config::Strategy;
+  const int dies = cluster.dies_per_node, cores = cluster.die.cores;
+  const bool whole_node = config.parallel.strategy == Strategy::kCftp;
+  if (config.parallel.strategy == Strategy::kDpTp && config.parallel.tensor_ranks == 0)
+    config.parallel.tensor_ranks = std::gcd(dies, config.model.num_heads);
+  plan::RankPlace place{.cluster_sizes = std::vector<int>(size_t(whole_node ? dies : 1), cores),
+                        .ranks_on_node = whole_node ? 1 : dies};
+  const int ranks = cluster.nodes * place.ranks_on_node;
+  config::validate_for_ranks(config, ranks);
+  return plan::plan_run(config, ranks, place);
+}
+
+ComputeTimes expected_times(const plan::RunPlan& plan, const plan::Platform& cluster) {
+  const plan::StepWork work = plan::work_of(plan);
+  const double dies = dies_of_rank(plan, cluster);
+  const double compute_s = (work.gemm_flop + 6 * work.attention_macs) /
+                           (dies * cluster.die.training_flop_per_s(plan.config.train.precision));
+  return {
+      .compute_s = compute_s,
+      .last_backward_s = compute_s * share_of_backward(plan.config) * double(plan.micro_batch) / double(plan.samples),
+      .update_s = kPassesOfUpdate * sizeof(float) * work.parameters / (dies * cluster.die.memory_gb_per_s * 1e9)};
+}
+
+Recording read_recording(const std::string& folder) {
+  const std::string metrics = folder + "/metrics.jsonl", config = folder + "/config.yaml";
+  for (const std::string& path : {metrics, config})
+    if (!std::filesystem::exists(path))
+      throw InputError({.where = "ditbench",
+                        .what = "--recording: no such file: " + path,
+                        .expected = "the folder of a run (ditrain --out)"});
+  Recording recording{.config = config::load_config(config)};
+  std::vector<double> step_s, work_s, backward_s, update_s, waiting_s;
+  files::read_lines(metrics, [&](const std::string& line) {
+    const auto j = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!j.is_object() || !j.contains("seconds") || !(number_at(j, "images_per_second") > 0)) return;
+    const nlohmann::json& s = j["seconds"];
+    step_s.push_back(double(recording.config.train.global_batch) / number_at(j, "images_per_second"));
+    backward_s.push_back(number_at(s, "backward"));
+    work_s.push_back(number_at(s, "prepare") + number_at(s, "forward") + number_at(s, "loss") + backward_s.back());
+    update_s.push_back(number_at(s, "optimizer"));
+  });
+  if (step_s.size() < 2)
+    throw InputError({.where = "ditbench",
+                      .what = "--recording: " + metrics + " has too few steps",
+                      .got = std::to_string(step_s.size()),
+                      .expected = "at least 2, of which the first does not count"});
+  const auto median = [](std::vector<double> x) {
+    x.erase(x.begin());
+    return quantile(std::move(x), 0.5);
+  };
+  recording.step_s = median(step_s);
+  ComputeTimes& t = recording.times;
+  t.compute_s = median(work_s), t.last_backward_s = median(backward_s), t.update_s = median(update_s);
+  t.rest_s = std::max(0.0, recording.step_s - t.compute_s - t.update_s);
+  return recording;
+}
+
+void expect_same_work(const Recording& recording, const config::Config& wanted, const std::string& folder) {
+  config::Config other = wanted;
+  other.dist = recording.config.dist;
+  std::istringstream ours(config::to_yaml(other)), theirs(config::to_yaml(recording.config));
+  for (std::string a, b; std::getline(ours, a) && std::getline(theirs, b);)
+    if (a != b)
+      throw InputError({.where = "ditbench",
+                        .what = "--recording: " + folder + " is the run of another config",
+                        .got = a.substr(a.find_first_not_of(' ')),
+                        .expected = b.substr(b.find_first_not_of(' ')),
+                        .hint = "a recording of this config, or flags that change section dist alone"});
+}
+
+StepSchedule schedule_of(const plan::RunPlan& plan, const ComputeTimes& times, const plan::Platform& cluster, Way way) {
+  const config::Config& c = plan.config;
+  const plan::GradientPlan& gradients = plan.gradients;
+  const double tensor_s = tensor_sums_s(plan, cluster),
+               in_backward = double(plan.micro_batch) / double(plan.samples) / 2;  // of those sums
+  StepSchedule s{.compute_s = times.compute_s + tensor_s,
+                 .tensor_s = tensor_s,
+                 .rest_s = times.rest_s,
+                 .overlap = c.dist.overlap,
+                 .early = gradients.updates_early,
+                 .ranks_per_node = plan.place.ranks_on_node,
+                 .node_bytes_per_s = cluster.inside.gb_per_s * 1e9,
+                 .node_latency_s = cluster.inside.latency_us * 1e-6};
+  if (plan.replicas == 1) {
+    s.rest_s += times.update_s;
+    return s;
+  }
+  // Ranks with the same part of each replica sum: one of each group of tensor_ranks.
+  s.leaders_per_node = config::tensor_ranks(c);
+  s.ranks_per_node = std::max(1, s.ranks_per_node / s.leaders_per_node);
+  const double backward_s = times.last_backward_s + tensor_s * in_backward;
+  nn::Model model(c.model, {.size = config::tensor_ranks(c)});
+  const std::vector<NodeEnd> ends = ends_of_nodes(plan, model);
+  const auto factors = [&](const parallel::Range& bucket) -> const plan::FactorLayer* {
+    for (const plan::FactorLayer& layer : gradients.factors)
+      if (layer.slice.begin == bucket.begin && layer.slice.end == bucket.end) return &layer;
+    return nullptr;
+  };
+  double done = 0;  // buckets start in their order
+  for (int64_t k = 0; k < gradients.buckets.size(); ++k) {
+    const parallel::Range& bucket = gradients.buckets[k];
+    for (const NodeEnd& node : ends)
+      if (node.slice.begin < bucket.end && bucket.begin < node.slice.end) done = std::max(done, node.end);
+    const double elements = double(bucket.size()), bytes = elements * sizeof(float);
+    Exchange e{.wire_bytes = elements * double(dtype_bytes(c.dist.wire)),
+               .node_bytes = bytes,
+               .ready_s = s.compute_s - backward_s * (1 - done),
+               .update_s = times.update_s * elements / double(gradients.buckets.n())};
+    if (const plan::FactorLayer* layer = factors(bucket)) {
+      e.gathers = true;
+      e.wire_bytes = e.node_bytes = double(gradients.factor_rows * layer->row_elements()) * sizeof(float);
+    }
+    s.sums.push_back(e);
+    if (way == Way::kShards || way == Way::kReduceScatter)
+      s.new_weights.push_back({.gathers = true, .wire_bytes = bytes, .node_bytes = bytes});
+  }
+  return s;
+}
+
+}  // namespace ditrain::bench

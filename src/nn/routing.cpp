@@ -1,0 +1,61 @@
+#include "ditrain/nn/routing.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "ditrain/base/error.hpp"
+#include "models.hpp"
+
+namespace ditrain::nn {
+
+// Products such as 0.7 * 10 may lie just below the integer that is meant.
+int64_t Route::kept(int64_t tokens) const {
+  constexpr double kRounding = 1e-9;
+  return tokens - int64_t(std::floor(double(tokens) * ratio * (1 + kRounding)));
+}
+
+int64_t tokens_of_block(const Routes& routes, const ModelConfig& config, int64_t block) {
+  for (const Route& route : routes)
+    if (block >= route.from && block <= route.to) return route.kept(config.tokens());
+  return config.tokens();
+}
+
+void validate(const Routes& routes, const ModelConfig& config) {
+  const auto require = [](bool ok, const std::string& what, const std::string& got, const std::string& expected,
+                          const std::string& hint) {
+    if (!ok) refuse("train.routing", what, got, expected, hint);
+  };
+  const auto text = [](const Route& r) {
+    return fmt::format("{{ratio: {}, from: {}, to: {}}}", r.ratio, r.from, r.to);
+  };
+  require(routes.empty() || model_row(config.kind).routes, "models of this kind have no routes",
+          fmt::format("model.kind: {}", word_of(config.kind)), "model.kind: dit", "train.routing: off");
+  const int64_t tokens = config.tokens(), last = config.depth - 1;
+  for (size_t i = 0; i < routes.size(); ++i) {
+    const Route& r = routes[i];
+    require(r.ratio > 0 && r.ratio < 1, "the share of tokens that leaves", text(r), "a ratio above 0 and below 1",
+            "ratio: 0.5");
+    require(r.kept(tokens) < tokens, fmt::format("no token of {} leaves", tokens), text(r),
+            fmt::format("a ratio of at least {:.4g}", 1 / double(tokens)), "train.routing: off");
+    require(r.from >= 0 && r.from <= r.to && r.to <= last, "the route does not lie in the model", text(r),
+            fmt::format("blocks from 0 to {}, `from` not behind `to`", last),
+            fmt::format("from: {}, to: {}", std::min<int64_t>(2, last), std::max<int64_t>(last - 3, 0)));
+    require(i == 0 || r.from > routes[i - 1].to, "routes overlap, or are not in the order of their blocks",
+            text(routes[i - 1]) + ", " + text(r), "each route behind the last block of the one before it",
+            fmt::format("from: {}", routes[i - 1].to + 1));
+  }
+}
+
+// Knuth's selection sampling: a token stays with probability (places left) / (tokens left).
+void draw_kept(const Route& route, int64_t tokens, const RandomKey& key, uint64_t first, int64_t* kept) {
+  int64_t wanted = route.kept(tokens);
+  for (int64_t t = 0; t < tokens; ++t) {
+    if (key.below(first + uint64_t(t), uint64_t(tokens - t)) >= uint64_t(wanted)) continue;
+    *kept++ = t;
+    --wanted;
+  }
+}
+
+}  // namespace ditrain::nn

@@ -1,0 +1,76 @@
+// Token routing: a small model whose tokens pass by blocks, forward and backward, with stored choices of tokens.
+#include <cmath>
+#include <set>
+
+#include "ditrain/ops/elementwise.hpp"
+#include "kinds.hpp"
+#include "model.hpp"
+
+namespace ditrain::verify {
+
+namespace {
+
+// Relative to the largest value of a tensor, and to each norm. The float32 run is at 1e-6 of the float64 run.
+constexpr double kOut = 4e-6, kInputGradient = 2e-5, kGradient = 1e-5, kNorm = 4e-6;
+
+/// The routes of a case, and the tokens that stay on each.
+struct Routing {
+  nn::Routes routes = {};
+  std::vector<std::vector<int64_t>> kept = {};
+};
+
+Routing read_routing(Verification& v, const std::string& name, const nn::ModelConfig& config, int64_t batch) {
+  Routing r;
+  const int64_t routes = v.shape(name + ".routes", 2)[0], tokens = config.tokens();
+  const std::vector<int64_t> rows = v.i64(name + ".routes", {routes, 3}, 0, 1000);
+  for (size_t i = 0; i < size_t(routes); ++i)
+    r.routes.push_back({.ratio = double(rows[3 * i]) / 1000, .from = rows[3 * i + 1], .to = rows[3 * i + 2]});
+  nn::validate(r.routes, config);
+  for (size_t i = 0; i < size_t(routes); ++i) {
+    const std::string keep = name + ".keep" + std::to_string(i);
+    const int64_t each = r.routes[i].kept(tokens);
+    r.kept.push_back(v.i64(keep, {batch, each}, 0, tokens - 1));
+    for (int64_t b = 0; b < batch; ++b) {
+      const auto first = r.kept.back().begin() + b * each;
+      if (int64_t(std::set<int64_t>(first, first + each).size()) < each)
+        v.refuse(keep + " names a token twice", "in sample " + std::to_string(b));
+    }
+  }
+  return r;
+}
+
+void check_case(Verification& v, const std::string& name, nn::Model& model, const ModelBatch& batch,
+                const std::vector<float>& dout, const Routing& routing) {
+  const auto B = int64_t(batch.t.size());
+  const auto pass = make_pass(model, B, autograd::Mode::kTraining, /*want_input_gradient=*/true, routing.routes);
+  for (size_t i = 0; i < routing.kept.size(); ++i) pass->kept(i) = routing.kept[i];
+  v.check_both(name + ".out", output_shape(model.config(), B), to_f64(run_forward(*pass, batch, v.ctx())), kOut);
+  run_backward(model, *pass, dout, v.ctx());
+  v.check_both(name + ".dx", pass->dimage(), kInputGradient);
+  std::vector<double> norms;
+  for (const autograd::Parameter* p : model.parameters().state_dict()) {
+    if (!p->trainable) continue;
+    norms.push_back(std::sqrt(ops::sum_squares(v.ctx(), p->grad)));
+    const std::string grad = name + ".grad." + p->name;
+    if (v.has(grad)) v.check_both(grad, p->grad, kGradient);
+  }
+  v.check_both(name + ".grad_norm", {int64_t(norms.size())}, norms, kNorm, Per::entry());
+}
+
+}  // namespace
+
+/// Case `none` has no routes. Every gradient stands in the file for one case, its norm for all.
+void verify_tread(Verification& v) {
+  const nn::ModelConfig config = read_dit_config(v, "custom", /*learn_sigma=*/false);
+  const int64_t B = v.shape("x", 4, 1024)[0];
+  const std::vector<float> t = v.f32("t", {B}), dout = v.f32("dout", output_shape(config, B));
+  const ModelBatch batch{
+      .x = v.f32("x", image_shape(config, B)), .t = {t.begin(), t.end()}, .y = v.i64("y", {B}, 0, config.num_classes)};
+  nn::Model model = lay_out(config);
+  fill_model(model, autograd::ParameterStore::For::kTraining, v.suffix(), v.ctx());
+  check_case(v, "none", model, batch, dout, {});
+  for (const Match& m : v.matches("*.routes"))
+    check_case(v, m.words[0], model, batch, dout, read_routing(v, m.words[0], config, B));
+}
+
+}  // namespace ditrain::verify
