@@ -75,7 +75,7 @@ config::CommandLine make_command_line() {
        {"samples", "N", "images that are drawn of each run (quality)", "1000"},
        {"only", "NAME,...", "table-2, table-3, table-4, operators, figure-9 ...: these experiments alone (paper)"},
        {"evaluations", "N", "of the model per image, those that guide included (quality)", "50"},
-       {"platform", "FILE", "the cluster: a file of configs/platforms (scale)"},
+       {"platform", "FILE", "the cluster: a file of configs/platforms (scale, paper)"},
        {"nodes", "N,...", "nodes of it (scale; default: 1, 2, 4, ... as many as it has, up to 1024)"},
        {"global-batch", "N", "images of all nodes together, strong scaling (scale; default: --batch for each die)"},
        {"strategies", "S,...", "cftp, dp, dp_tp (scale)", "cftp"},
@@ -368,6 +368,7 @@ void run_paper(const config::CommandLine& line, bench::Harness& harness, dist::C
   bench::PaperBench paper{.sets = sets_of(line)};
   if (line.has("only")) paper.only = words(line, "only");
   read_model_and_batch(line, paper);
+  if (line.has("platform")) paper.platform = line.get("platform");
   if (line.has("out")) paper.out = line.get_path("out");
   bench::bench_paper(harness, paper);
 }

@@ -2,7 +2,7 @@
 # Builds everything and runs every test; closes with ctest's summary. Arguments go to ctest (-R NAME, -L LABEL, ...).
 set -euo pipefail
 cd "$(dirname "$0")/.."
-./scripts/install_packages.sh libgdal-dev  # rasters are part of the tests
+./scripts/install_packages.sh libgdal-dev libsimgrid-dev  # rasters and simulated clusters are part of the tests
 ./scripts/build.sh release
 [[ $(id -u) -eq 0 ]] && export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 PATH=/usr/bin:$PATH

@@ -101,9 +101,10 @@ lines() { if [[ -e $1/metrics.jsonl ]]; then wc -l <"$1/metrics.jsonl"; else ech
 # rank_of_node NODE: the process of its rank.
 rank_of_node() {
   local session
-  session=$(tail -n 1 "$CLUSTER/sessions/$1")
+  session=$(tail -n 1 "$CLUSTER/sessions/$1" 2>/dev/null) || return 0
   pgrep -s "$session" -x ditrain || true
 }
+is_stopped() { [[ $(ps -o stat= -p "$1" 2>/dev/null) == T* ]]; }
 
 # undisturbed NODES SHARDS: the folder of such a run, in `whole`.
 undisturbed() {
@@ -130,15 +131,17 @@ disturbed() {
   undisturbed "$count" "$shards"
   out=$CLUSTER/run_$number text=$out.text
   set_run "$count" "$shards" "$out"
-  draw $((count - 1)); victim=${nodes[drawn + 1]}
-  draw 30; at=$((drawn + 10)) left=$count
+  draw "$count"; victim=${nodes[drawn]}
+  draw 6; at=step_000000$((10 + 5 * drawn)) left=$count  # a checkpoint
   case $kind in
+    # Rank 0 stops itself while it writes, or before a checkpoint gets its name, until the victim is struck.
+    kill | dead) draw 2; echo "$([[ $drawn -eq 0 ]] && echo pwrite || echo rename) $at stop" >"$CLUSTER/fault/n1" ;;
     slow) touch "$CLUSTER/slow/$victim"; measure=on slow_share=0.6 left=2 exact=0 ;;
-    eio) echo "pwrite step_000000$((at / 5 * 5)) 5" >"$CLUSTER/fault/n1" ;;
+    eio) echo "pwrite $at 5" >"$CLUSTER/fault/n1" ;;
     hang)
       draw 2
       if [[ $drawn -eq 0 ]]; then
-        echo "pwrite step_000000$((at / 5 * 5)) sleep:20" >"$CLUSTER/fault/n1"
+        echo "pwrite $at sleep:20" >"$CLUSTER/fault/n1"
       else
         echo "rename topology.txt sleep:20" >"$CLUSTER/fault/n1"  # where ditrain itself has no timeout
         stall=8
@@ -155,7 +158,7 @@ disturbed() {
   fi
   elastic=$!
   if [[ $kind == kill || $kind == dead ]]; then
-    while [[ $(lines "$out") -lt $at ]] && kill -0 "$elastic" 2>/dev/null; do sleep 0.02; done
+    until is_stopped "$(rank_of_node n1)" || ! kill -0 "$elastic" 2>/dev/null; do sleep 0.05; done
     if [[ $kind == kill ]]; then
       kill -KILL "$(rank_of_node "$victim")"
     else
@@ -180,7 +183,7 @@ disturbed() {
   [[ $code -eq 0 ]] || { echo "  exit code $code"; return 1; }
   [[ $kind == slow ]] || grep -q 'elastic: the run ended' "$text" || { echo "  nothing happened to it"; return 1; }
   grep -q "elastic: $left of $count node(s), $left rank(s)" "$text" || { echo "  not on $left nodes"; return 1; }
-  [[ $left -eq $count ]] || ! tail -n 3 "$text" | grep -q "node(s).*\b$victim\b" || { echo "  on $victim"; return 1; }
+  [[ $left -eq $count ]] || ! grep "^elastic: $left of" "$text" | tail -n 1 | grep -qw "$victim" || { echo "  on $victim"; return 1; }
   # The checkpoint from which fewer ranks went on.
   [[ $kind != dead ]] || exact=$(sed -n 's/^elastic: 2 of .* from step \([0-9]*\): .*/\1/p' "$text" | tail -n 1)
   same_losses "$out" "$whole" "$exact" || { echo "  other losses than those of an undisturbed run"; return 1; }

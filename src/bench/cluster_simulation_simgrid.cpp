@@ -317,11 +317,8 @@ class Simulation {
     if (local_sums) gradients_.emplace(world_, "gradients.", !outer(), network_, dies_);
     if (outer()) {
       parameters_.emplace(world_, "parameters.", true, network_, dies_);
-      for (const Exchange& e : schedule.sums) {
-        if (e.gathers) continue;
-        outer_.push_back(e);
-        outer_.back().wire_bytes = e.node_bytes;  // parameters travel in f32
-      }
+      for (const Exchange& e : schedule.sums)
+        outer_.push_back({.wire_bytes = e.weight_bytes, .node_bytes = e.weight_bytes, .update_s = e.update_s});
     }
     for (int rank = 0; rank < world_.parts(); ++rank)
       sg::Actor::create("main", network_.node(rank / world_.parts_per_node()), [this, rank] { main_thread(rank); });
@@ -407,7 +404,7 @@ class Simulation {
       const Tally& t = steps_[i];
       mean.compute_s += t.compute_s / ranks / counted;
       mean.exposed_s += t.least_waited_s / counted;
-      mean.slower_s += (t.waited_s / ranks - t.least_waited_s) / counted;
+      mean.slower_s += std::max(0.0, t.waited_s / ranks - t.least_waited_s) / counted;
     }
     mean.step_s = (steps_.back().end_s - steps_[size_t(every() - 1)].end_s) / counted;
     return mean;
@@ -481,7 +478,7 @@ class Simulation {
   int count = 1;
   xbt_log_control_set("root.thresh:error");
   sg::Engine engine(&count, arguments);
-  // Flows share links as max-min fairness says, at their whole rate, whatever the window of TCP and its acknowledgements.
+  // Flows share links max-min fairly, at their whole rate whatever the window of TCP and its acknowledgements.
   for (const char* setting : {"network/model:CM02", "network/TCP-gamma:0", "network/crosstraffic:0",
                               "contexts/stack-size:64", "contexts/guard-size:0"})
     sg::Engine::set_config(setting);

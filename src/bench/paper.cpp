@@ -8,12 +8,14 @@
 #include <nlohmann/json.hpp>
 
 #include "child.hpp"
+#include "cluster_simulation.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/bench/arrays.hpp"
 #include "ditrain/bench/gemm.hpp"
 #include "ditrain/bench/ladder.hpp"
 #include "ditrain/bench/memory.hpp"
+#include "ditrain/bench/scale.hpp"
 #include "ditrain/bench/step.hpp"
 #include "ditrain/bench/strategies.hpp"
 #include "ditrain/files/files.hpp"
@@ -281,6 +283,53 @@ std::vector<Comparison> share_of_peak(Harness& harness, const PaperBench& bench)
   return {{"a step's share of the f32 peak", 100 * paper, 100 * row.share}};
 }
 
+// ---- Figures 10 and 11
+
+/// Rows of simulated steps; none without SimGrid. A rank of the paper is a die (dp), which CFTP fills from within.
+std::vector<Row> simulated(Harness& harness, ScaleBench scale) {
+  const size_t before = harness.report().rows.size();
+  if (has_simgrid())
+    bench_scale(harness, scale);
+  else
+    harness.note("scaling: left out; this build has no SimGrid (package libsimgrid-dev, DITRAIN_SIMGRID)");
+  const std::vector<Row>& rows = harness.report().rows;
+  return {rows.begin() + std::ptrdiff_t(before), rows.end()};
+}
+
+std::vector<Comparison> weak_scaling(Harness& harness, const PaperBench& bench) {
+  constexpr double shares[] = {0.025, 0.2, 0.5};
+  std::vector<Comparison> result;
+  for (const Row& row : simulated(harness, {.platform = bench.platform,
+                                           .nodes = {1, 256},
+                                           .models = {"XL"},
+                                           .strategies = {config::Strategy::kDp},
+                                           .shares = {std::begin(shares), std::end(shares)},
+                                           .sets = bench.sets}))
+    if (const double efficiency = detail(&row, "efficiency"), share = detail(&row, "share_of_peak"); efficiency != 1)
+      result.push_back({fmt::format("weak scaling to 256 nodes where dies reach {:.3g} % of their peak", 100 * share),
+                        share == shares[0] ? 90.6 : kNone, 100 * efficiency});
+  return result;
+}
+
+std::vector<Comparison> strong_scaling(Harness& harness, const PaperBench& bench) {
+  std::vector<Comparison> result;
+  struct Series {
+    int64_t batch, from, to;  // nodes, over whose dies the batch divides; the first ones have about 112 images each
+  };
+  for (const Series& s : {Series{448, 4, 56}, Series{3072, 24, 256}, Series{16384, 128, 256}}) {
+    const std::vector<Row> rows = simulated(harness, {.platform = bench.platform,
+                                                      .nodes = {s.from, s.to},
+                                                      .models = {"XL"},
+                                                      .strategies = {config::Strategy::kDp},
+                                                      .global_batch = s.batch,
+                                                      .sets = bench.sets});
+    if (rows.size() == 2)
+      result.push_back({fmt::format("{} images from {} to {} nodes", s.batch, s.from, s.to), kNone,
+                        100 * detail(&rows[1], "efficiency")});
+  }
+  return result;
+}
+
 void check_only(const std::vector<std::string>& only) {
   std::string names;
   for (const Experiment& e : paper_experiments()) names += (names.empty() ? "" : ", ") + std::string(e.name);
@@ -324,6 +373,17 @@ const std::vector<Experiment>& paper_experiments() {
        "The paper's AutoMem moves tensors into memory that is faster. On a machine with one kind of memory it can only "
        "cost: 1.00 would mean that a fast tier of 40 % is as good as one of 100 %.",
        stepwise},
+      {"figure-10", "Figure 10: weak scaling of XL/2, 112 images per node", "%",
+       "Simulated: the schedule of our steps, message by message, on a description of the paper's machine "
+       "(--platform). At the paper's share of the peak messages hide behind compute; faster dies hide less. The paper "
+       "does not say where its 9.4 % go; slower nodes and jitter are not simulated here (ditbench scale --jitter, "
+       "--slow).",
+       weak_scaling},
+      {"figure-11", "Figure 11: strong scaling of XL/2", "%",
+       "Simulated as Figure 10; the paper's numbers stand in a picture only. The paper names smaller batches, for "
+       "which "
+       "products are slower, as what limits it; here dies reach the same share of their peak with any batch.",
+       strong_scaling},
       {"peak", "Derived: share of the peak", "%",
        "The paper's number is its images/s (Table 2) times 6 x forward multiply-adds, over the f32 peak of its node "
        "(241 TFLOP/s by public descriptions). Ours is over the peak that was measured beside it.",

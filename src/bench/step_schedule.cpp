@@ -187,6 +187,7 @@ StepSchedule schedule_of(const plan::RunPlan& plan, const ComputeTimes& times, c
     const double elements = double(bucket.size()), bytes = elements * sizeof(float);
     Exchange e{.wire_bytes = elements * double(dtype_bytes(c.dist.wire)),
                .node_bytes = bytes,
+               .weight_bytes = bytes,
                .ready_s = s.compute_s - backward_s * (1 - done),
                .update_s = times.update_s * elements / double(gradients.buckets.n())};
     if (const plan::FactorLayer* layer = factors(bucket)) {

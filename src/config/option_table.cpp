@@ -172,6 +172,16 @@ Option routing() {
       "which take no time and memory for them; samples are drawn with all tokens");
 }
 
+Option layer_sync() {
+  using nn::LayerSync;
+  return map_or_off<LayerSync>(DITRAIN_KEY(train.layer_sync),
+                               {{{"weight", "above 0", &LayerSync::weight, 1e-6, 1e3},
+                                 {"from", "a block, from 0", &LayerSync::from, 0, double(kMaxDepth)},
+                                 {"to", "a later one", &LayerSync::to, 0, double(kMaxDepth)}}},
+                               "LayerSync: the loss falls by weight times the mean cosine between the tokens behind "
+                               "block from and those behind block to, which do not learn from it");
+}
+
 using Rows = std::vector<Option>;
 
 Rows model_rows() {
@@ -324,6 +334,7 @@ Rows train_rows() {
            "in backward"),
       integer(DITRAIN_KEY(train.seed), {0}, "seed of all random numbers"),
       routing(),
+      layer_sync(),
       text(DITRAIN_KEY(train.init_from),
            "weights that a new run starts from: checkpoint, .safetensors, .pt or diffusers folder; weights are adapted "
            "to "

@@ -318,6 +318,7 @@ void validate_without_data(const Config& config) {
   if (model.num_classes == nn::kClassesOfData) model.num_classes = 0;  // any number is good
   nn::validate(model);
   nn::validate(config.train.routing, model);
+  if (config.train.layer_sync) nn::validate(*config.train.layer_sync, model, config.train.routing);
   check_process_keys(config);
   diffusion::make_process(config.diffusion, config.model.learn_sigma);
   check_memory_sizes(config);

@@ -5,6 +5,7 @@
 #include "ditrain/nn/conditioning.hpp"
 #include "ditrain/nn/final_layer.hpp"
 #include "ditrain/nn/patch_embed.hpp"
+#include "layer_sync_node.hpp"
 #include "models.hpp"
 #include "route_recorder.hpp"
 
@@ -106,6 +107,15 @@ std::vector<ActivationRef> Dit::given_modulations(autograd::Tape& tape, int64_t 
   return all;
 }
 
+namespace {
+
+// The output of a node for somebody else, too.
+Connect and_for(ActivationRef& other, Connect connect) {
+  return [&other, connect = std::move(connect)](const ActivationRef& x) { connect(x), other = x; };
+}
+
+}  // namespace
+
 void Dit::record(PassRecord& pass) const {
   autograd::Tape& tape = pass.tape;
   TokenStream& stream = pass.stream;
@@ -125,6 +135,8 @@ void Dit::record(PassRecord& pass) const {
   pass.modulations =
       pass.options.given_modulations ? given_modulations(tape, stream.batch) : record_modulations(tape, stream);
   RouteRecorder routes(pass, c.hidden_size);
+  const std::optional<LayerSync>& sync = pass.options.layer_sync;
+  LayerSyncNode* sync_node = nullptr;
   for (int64_t i = 0; i < c.depth; ++i) {
     const BlockWeights& weights = blocks_[size_t(i)];
     routes.before(i, connect);
@@ -134,6 +146,11 @@ void Dit::record(PassRecord& pass) const {
     connect(attention.x_BTC);
     connect = [&mlp](ActivationRef x) { mlp.set_output(std::move(x)); };
     routes.behind(i, connect);
+    if (sync && i == sync->from) {
+      sync_node = &tape.record<LayerSyncNode>(*sync, stream, pass.cosines);
+      connect = and_for(sync_node->from_BTC, std::move(connect));
+    }
+    if (sync && i == sync->to) connect = and_for(sync_node->to_BTC, std::move(connect));
   }
   auto& final_layer = tape.record<FinalLayer>(c, final_layer_, stream, pass.modulations.back());
   connect(final_layer.x_BTC);

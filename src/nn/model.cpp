@@ -65,6 +65,8 @@ ModelPass::ModelPass(Model& model, int64_t batch, autograd::Mode mode, const Pas
   DITRAIN_CHECK(!given_modulations_ || (mode == autograd::Mode::kInference && model.has_modulations()),
                 "modulations that backward does not reach, or that the model does not have");
   validate(routes_, model.config());
+  if (options.layer_sync) validate(*options.layer_sync, model.config(), routes_);
+  DITRAIN_CHECK(!options.layer_sync || mode == autograd::Mode::kTraining, "a loss without a gradient");
   for (const Route& route : routes_) {
     inputs_->kept.emplace_back(size_t(batch * route.kept(tokens_)));
     std::vector<int64_t>& kept = inputs_->kept.back();
@@ -79,7 +81,7 @@ ModelPass::ModelPass(Model& model, int64_t batch, autograd::Mode mode, const Pas
   record.stream.tensor = model.tensor_parallel();
   model.network().record(record);
   image_ = record.image, dimage_ = record.dimage, out_ = record.out, dout_ = record.dout;
-  modulations_ = record.modulations;
+  modulations_ = record.modulations, cosines_ = record.cosines;
 }
 
 void ModelPass::modulate(ops::Context& ctx, const ModulationTable& table, const std::vector<int64_t>& row_of_sample) {

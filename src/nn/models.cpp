@@ -19,7 +19,7 @@ constexpr NamedSize kUvitSizes[] = {
 
 const ModelRow kRows[] = {
     {ModelKind::kDit, "DiT", "Diffusion Transformer with adaLN-Zero", kDitSizes, kDitPatches, check_dit, make_dit,
-     /*routes=*/true},
+     /*uniform_blocks=*/true},
     {ModelKind::kUvit, "U-ViT", "long skip connections; time and label are tokens", kUvitSizes, kUvitPatches,
      check_uvit, make_uvit},
 };

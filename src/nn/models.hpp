@@ -21,7 +21,8 @@ struct ModelRow {
   /// Checks what `validate` does not know. Errors: InputError "[model] ..."
   void (*check)(const ModelConfig& config);
   std::unique_ptr<Network> (*make)(const Declarations& model, const ModelConfig& config);
-  bool routes = false;  ///< whether tokens can pass by blocks (nn/routing.hpp)
+  /// Blocks follow one another alone: tokens may pass by some (nn/routing.hpp) and be compared (nn/layer_sync.hpp).
+  bool uniform_blocks = false;
 };
 std::span<const ModelRow> model_rows();
 const ModelRow& model_row(ModelKind kind);

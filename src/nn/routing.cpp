@@ -30,7 +30,7 @@ void validate(const Routes& routes, const ModelConfig& config) {
   const auto text = [](const Route& r) {
     return fmt::format("{{ratio: {}, from: {}, to: {}}}", r.ratio, r.from, r.to);
   };
-  require(routes.empty() || model_row(config.kind).routes, "models of this kind have no routes",
+  require(routes.empty() || model_row(config.kind).uniform_blocks, "models of this kind have no routes",
           fmt::format("model.kind: {}", word_of(config.kind)), "model.kind: dit", "train.routing: off");
   const int64_t tokens = config.tokens(), last = config.depth - 1;
   for (size_t i = 0; i < routes.size(); ++i) {

@@ -150,10 +150,13 @@ std::string recompute_text(const config::Config& config) {
 }
 
 nn::PassOptions pass_options(const config::Config& config) {
+  std::optional<nn::LayerSync> sync = config.train.layer_sync;
+  if (sync) sync->weight /= double(config.train.global_batch);  // the loss is a mean
   return {.recompute = config.train.recompute.value_or(nn::Recompute::kSelective),
           .precision = config.train.precision,
           .recompute_of_blocks = config.train.recompute_of_blocks,
-          .routes = config.train.routing};
+          .routes = config.train.routing,
+          .layer_sync = sync};
 }
 
 size_t temporary_bytes(nn::ModelPass& pass, const nn::ModelConfig& model, int64_t micro_batch) {

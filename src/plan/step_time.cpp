@@ -264,8 +264,10 @@ std::string describe_time(const RunPlan& plan, const MachineRates& rates, const 
 
 double predict_evaluation(const RunPlan& plan, const StepTime& step) {
   const config::Config& c = plan.config;
-  const double forward_s = step.compute_s() / 3 / double(plan.samples);  // per sample, on a rank
-  const auto times = [&](int64_t every) {                                // at multiples, and at the end
+  // Samples take no routes.
+  const double more = nn::forward_macs(c.model) / nn::forward_macs(c.model, c.train.routing);
+  const double forward_s = more * step.compute_s() / 3 / double(plan.samples);  // per sample, on a rank
+  const auto times = [&](int64_t every) {                                       // at multiples, and at the end
     return every == 0 ? 0.0 : std::ceil(double(c.train.steps) / double(every));
   };
   double samples = times(c.sample.every_steps) * double(c.sample.num_images) +

@@ -153,6 +153,7 @@ StepMetrics RunReport::metrics_of(const StepResult& result, const PhaseLog& wait
   m.mfu = m.tflops * 1e12 / peak_flops_;
   last_mfu_ = m.mfu;
   m.cpu_seconds = facts.cpu_seconds;
+  if (run_.config.train.layer_sync) m.extra["layer_sync_cosine"] = facts.layer_cosine;
   m.skipped_steps = state_->progress.skipped_steps, m.bad_files = int64_t(facts.bad_files);
   m.allreduce_hidden_s = result.allreduce_hidden_s, m.allreduce_bytes = result.allreduce_bytes;
   interval_.add(m, step_s);

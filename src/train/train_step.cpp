@@ -113,6 +113,17 @@ void TrainStep::compute_loss(const MicroBatch& micro, StepFacts& facts) {
     facts.loss += weight * term.loss, facts.mse += weight * term.mse, facts.vb += weight * term.vb;
 }
 
+// Its cosines are there when backward has run.
+void TrainStep::add_layer_sync(StepFacts& facts) const {
+  if (!plan_.config.train.layer_sync) return;
+  const std::vector<double>& cosines = pass_.cosines();
+  const double share = 1 / double(plan_.config.model.tokens() * plan_.config.train.global_batch);
+  double mean = 0;
+  for (const double cosine : cosines) mean += share * cosine;
+  facts.layer_cosine += mean;
+  facts.loss -= plan_.config.train.layer_sync->weight * mean;
+}
+
 // Leaves of a tree have gradients of their own; others add up. Weights that change in it are the optimiser's time.
 void TrainStep::backward(const MicroBatch& micro, const optim::StepSettings* update, PhaseLog& log) {
   sync_.begin(micro.place, update);
@@ -187,6 +198,7 @@ StepResult TrainStep::run(const dataset::Batch& batch, Progress& progress, const
     timed(Phase::kLoss, log, [&] { compute_loss(micro, result.facts); });
     if (!std::isfinite(result.facts.loss) && bad_activation_.empty()) bad_activation_ = first_non_finite();
     timed(Phase::kBackward, log, [&] { backward(micro, std::isfinite(result.facts.loss) ? &update : nullptr, log); });
+    add_layer_sync(result.facts);
     sync_.add_losses(result.facts);
   }
   result.lr = update.lr;

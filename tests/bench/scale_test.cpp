@@ -35,6 +35,7 @@ StepSchedule schedule(int buckets, int ranks_per_node = 1) {
   for (int k = 0; k < buckets; ++k)
     s.sums.push_back({.wire_bytes = 1e6,
                       .node_bytes = 1e6,
+                      .weight_bytes = 1e6,
                       .ready_s = s.compute_s * (0.5 + 0.5 * (k + 1) / buckets),
                       .update_s = 1e-4});
   return s;

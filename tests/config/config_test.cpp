@@ -295,3 +295,18 @@ TEST_CASE("train.routing is off or a list of maps, each with all of its numbers"
   CHECK(set_error("train.routing=[{ratio: 0.5, from: 1, to: 2}, {ratio: 1}]").find("got [ratio: 1]") !=
         std::string::npos);
 }
+
+TEST_CASE("train.layer_sync is off or a map") {
+  CHECK_FALSE(config::Config{}.train.layer_sync);
+  config::Config config;
+  config::apply_set(config, "train.layer_sync={from: 2, to: 6}");
+  REQUIRE(config.train.layer_sync);
+  CHECK((config.train.layer_sync->weight == 0.2 && config.train.layer_sync->from == 2 &&
+         config.train.layer_sync->to == 6));
+  const config::Config again = config::parse_config(config::to_yaml(config), "a.yaml");
+  REQUIRE(again.train.layer_sync);
+  CHECK(again.train.layer_sync->to == 6);
+  CHECK(config::differences_on_resume({}, config).size() == 1);
+  CHECK(set_error("train.layer_sync={weight: 0, from: 1, to: 2}").find("train.layer_sync.weight: bad value") !=
+        std::string::npos);
+}

@@ -38,6 +38,9 @@ TEST_CASE("cross checks of a config") {
         }) ==
         "[train.routing] the route does not lie in the model; got {ratio: 0.5, from: 2, to: 12}, expected blocks from "
         "0 to 11, `from` not behind `to`; try from: 2, to: 8");
+  CHECK(validate_error([](config::Config& c) {
+          c.train.layer_sync = nn::LayerSync{};
+        }).find("[train.layer_sync] no two blocks of the model; got from: 0, to: 0") == 0);
   CHECK(validate_error([](config::Config& c) { c.parallel.threads = 2, c.parallel.clusters = 3; }) ==
         "[config] parallel.clusters is above parallel.threads; got 3, expected at most 2");
   CHECK(validate_error([](config::Config& c) {
@@ -159,6 +162,23 @@ TEST_CASE("guided samples need a model with labels and their absence") {
     c.model.class_dropout = 0, c.sample.every_steps = 0, c.sample.cfg_scale = 4, c.eval.fid_every_steps = 5;
   });
   CHECK(for_distances.find("sample.cfg_scale needs") != std::string::npos);
+}
+
+TEST_CASE("sample.guide: routed needs routes, and labels are not needed for it") {
+  const auto error = [](bool routes, double cfg_scale) {
+    return validate_error([=](config::Config& c) {
+      c.sample.every_steps = 10, c.sample.guide = "routed", c.sample.cfg_scale = cfg_scale, c.model.class_dropout = 0;
+      if (routes) c.train.routing = {{0.5, 2, 8}};
+      CHECK(config::guide_routes(c.sample.guide, c).size() == (routes ? 1 : 0));
+    });
+  };
+  CHECK(error(true, 2) == "no error");
+  CHECK(error(true, 1).find("sample.guide guides by sample.cfg_scale, which is off") != std::string::npos);
+  CHECK(error(false, 2).find("sample.guide: routed guides away from the model with the routes of its training") !=
+        std::string::npos);
+  config::Config other;
+  other.train.routing = {{0.5, 2, 8}};
+  CHECK(config::guide_routes("runs/a", other).empty());
 }
 
 TEST_CASE("the drawn data fits models of any channels, and of its classes") {

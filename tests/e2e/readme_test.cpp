@@ -145,6 +145,8 @@ TEST_CASE("the commands of the guides run as they stand there") {
       const Result result = run({"/bin/sh", "-c", "cd '" + (scratch / "") + "' && " + command}, options);
       if (line.starts_with("./scripts/two_hosts.sh") && result.exit_code == 77)
         WARN("left out: " << result.err);
+      else if (result.exit_code == 2 && result.err.find("no SimGrid") != result.err.npos)
+        WARN("left out: " << line);
       else
         REQUIRE_EXIT(result, 0);
       ++programs;

@@ -1,6 +1,5 @@
-// Token routing: which tokens stay, what blocks then see, keep and compute, and the gradients. Results of a routed
-// model
-// are compared with the public implementation's in tests/verify (fixture tread).
+// Token routing: which tokens stay, what blocks then see, keep and compute, and the gradients. tests/verify compares a
+// routed model with the public implementation (fixture tread).
 #include "ditrain/nn/routing.hpp"
 
 #include <catch2/catch.hpp>

@@ -81,6 +81,10 @@ TEST_CASE("samples and validation are counted in passes over the model") {
   CHECK(predict_evaluation(plan_of(config), step) == Approx(3 * 20 * forward_s));
   config.sample.cfg_scale = 4;
   CHECK(predict_evaluation(plan_of(config), step) == Approx(3 * 20 * 2 * forward_s));
+  config.train.routing = {{.ratio = 0.9, .from = 0, .to = 11}};  // samples take all tokens
+  const plan::StepTime routed = predict_step(plan_of(config), rates(1, 0, 0, 0));
+  CHECK(routed.compute_s() < 0.3 * step.compute_s());
+  CHECK(predict_evaluation(plan_of(config), routed) == Approx(3 * 20 * 2 * forward_s).epsilon(0.1));
 }
 
 TEST_CASE("a dry run says time, checkpoints, disk and what would shorten the run") {

@@ -180,11 +180,14 @@ TEST_CASE("memory.automem moves the gradients of long skips between their nodes,
     CHECK((tensor.written == automem::Written::kInBackward) == tensor.name.ends_with(".dskip"));
 }
 
-TEST_CASE("memory.automem with routes: what their tokens need less does not move, and no bit changes") {
+TEST_CASE("memory.automem with routes, and with LayerSync, changes no bit") {
   const TemporaryFolder folder;
   config::Config config = moving_config();
-  const config::Config without = config;
-  config.train.routing = {{0.5, 1, config.model.depth - 1}};
+  const int64_t last = config.model.depth - 1;
+  if (GENERATE(true, false))
+    config.train.routing = {{0.5, 1, last}};
+  else
+    config.train.layer_sync = nn::LayerSync{.weight = 0.5, .from = 0, .to = last};  // which reads far ahead in backward
   config.train.micro_batch = 2;
   config.train.recompute = GENERATE(nn::Recompute::kSelective, nn::Recompute::kBlock);
   const Outcome off = four_steps(config, 2, 1, "");
@@ -197,11 +200,17 @@ TEST_CASE("memory.automem with routes: what their tokens need less does not move
     CHECK((moved.states == off.states));
     CHECK(moved.totals.bytes_in > 0);
   }
+}
+
+TEST_CASE("tokens that take a route have no activations to move") {
+  config::Config config = moving_config();
   nn::Model model(config.model);
-  const auto bytes_of = [&](const config::Config& c) {
-    return plan::record_step(c, plan::plan_gradients(c, model.parameters(), 1), c.train.global_batch, 2).total_bytes();
+  const auto bytes = [&] {
+    return plan::record_step(config, plan::plan_gradients(config, model.parameters(), 1), 4, 2).total_bytes();
   };
-  CHECK(bytes_of(config) < bytes_of(without));
+  const size_t all = bytes();
+  config.train.global_batch = 4, config.train.routing = {{0.5, 1, 1}};
+  CHECK(bytes() < all);
 }
 
 TEST_CASE("memory.automem loses nothing by a step that is skipped, also of images that move") {

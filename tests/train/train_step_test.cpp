@@ -228,6 +228,28 @@ TEST_CASE("routes are drawn anew for each sample and step, whatever the micro-ba
   CHECK(steps(changed).losses[0] != whole.losses[0]);
 }
 
+TEST_CASE("train.layer_sync: the loss is less by the mean cosine, and the step learns from it") {
+  config::Config config = small_config();
+  config.train.layer_sync = nn::LayerSync{.weight = 0.5, .from = 0, .to = 1};
+  Rig with(config);
+  config.train.micro_batch = 2;
+  Rig parts(config);
+  config.train.micro_batch = 0, config.train.layer_sync.reset();
+  Rig without(config);
+  const StepFacts a = with.run().facts, b = without.run().facts, c = parts.run().facts;
+  CHECK(std::abs(a.layer_cosine) > 0.01);
+  CHECK(std::abs(a.layer_cosine) <= 1);
+  CHECK(a.loss == Approx(b.loss - 0.5 * a.layer_cosine).epsilon(1e-9));
+  CHECK((a.mse == b.mse && b.layer_cosine == 0));
+  CHECK(c.layer_cosine == Approx(a.layer_cosine).epsilon(1e-9));
+  const Tensor &g = with.model.parameters().grads, &h = parts.model.parameters().grads;
+  CHECK(dot(g, g) - 2 * dot(g, h) + dot(h, h) < 1e-10 * dot(g, g));
+  // Steps along it raise the cosine.
+  StepFacts last = a;
+  for (int i = 0; i < 20; ++i) last = with.run().facts;
+  CHECK(last.layer_cosine > a.layer_cosine);
+}
+
 TEST_CASE("the gradient of two micro-batches is that of all samples at once, up to rounding") {
   config::Config config = small_config();
   Rig whole(config);

@@ -21,11 +21,12 @@ struct Comparison {
 };
 
 struct PaperBench {
-  std::string model = "S";             ///< of what the paper shows for several models
-  int64_t batch = 4;                   ///< images of a step
-  std::vector<std::string> only = {};  ///< names of experiments; empty: all
-  std::vector<std::string> sets = {};  ///< further config keys of measured steps
-  std::string out = {};                ///< folder for paper.md and a picture per experiment; empty: none
+  std::string model = "S";                           ///< of what the paper shows for several models
+  int64_t batch = 4;                                 ///< images of a step
+  std::vector<std::string> only = {};                ///< names of experiments; empty: all
+  std::vector<std::string> sets = {};                ///< further config keys of measured steps
+  std::string platform = "platforms/ls_pilot.yaml";  ///< of what is simulated, as plan::load_platform takes it
+  std::string out = {};                              ///< folder for paper.md and a picture per experiment; empty: none
 };
 
 struct Experiment {

@@ -17,9 +17,8 @@
 #include "ditrain/dist/link_model.hpp"
 #include "ditrain/memory/copy_engine.hpp"
 #include "ditrain/memory/tiers.hpp"
-#include "ditrain/nn/model_config.hpp"
+#include "ditrain/nn/layer_sync.hpp"
 #include "ditrain/nn/recompute.hpp"
-#include "ditrain/nn/routing.hpp"
 #include "ditrain/optim/config.hpp"
 
 namespace ditrain::config {
@@ -34,6 +33,7 @@ struct TrainConfig {
   OnNonFinite on_non_finite = OnNonFinite::kStop;
   int64_t seed = 0;
   nn::Routes routing = {};
+  std::optional<nn::LayerSync> layer_sync = {};
   std::string init_from;    ///< checkpoint or published weights that a new run starts from; empty: none
   std::string branch_from;  ///< checkpoint whose weights, optimiser state and step a new run goes on from; empty: none
 };

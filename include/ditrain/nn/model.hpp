@@ -11,9 +11,10 @@
 //   pass.forward(ctx);  fill pass.dout() from pass.out();  pass.backward(ctx);
 #pragma once
 #include <memory>
+#include <optional>
 
 #include "ditrain/nn/declarations.hpp"
-#include "ditrain/nn/routing.hpp"
+#include "ditrain/nn/layer_sync.hpp"
 
 namespace ditrain::nn {
 
@@ -31,6 +32,8 @@ struct PassOptions {
   /// ModelPass::modulate gives it the modulations of a table.
   bool given_modulations = false;
   Routes routes = {};  ///< of tokens past blocks; ModelPass::kept says which tokens stay
+  /// Training only: backward adds the gradient of this loss of each sample, and leaves ModelPass::cosines.
+  std::optional<LayerSync> layer_sync = {};
 };
 
 /// Values that the GEMMs of one block read in a forward pass: weights, and inputs per image. What is computed for all
@@ -49,6 +52,7 @@ struct PassRecord {
   ActivationRef dimage = {};                    ///< its gradient, if options.want_input_gradient
   ActivationRef out = {}, dout = {};            ///< [B, O, H, W]; dout: in training, written by the caller
   std::vector<ActivationRef> modulations = {};  ///< as those of Network::record_modulations
+  std::shared_ptr<std::vector<double>> cosines = std::make_shared<std::vector<double>>();  ///< see ModelPass
 
   /// Sets in the stream what a block stores and what it recomputes. Call it before its nodes are recorded.
   void keep_of_block(int64_t block);
@@ -141,9 +145,10 @@ class ModelPass {
   std::vector<int64_t>& kept(size_t route) const { return inputs_->kept[route]; }  ///< [B, K], input: see PassInputs
   /// Draws those of one sample for all routes.
   void draw_kept(int64_t sample, const RandomKey& key);
-  Tensor out() const { return out_->tensor; }        ///< [B, O, H, W]
-  Tensor dout() const { return dout_->tensor; }      ///< [B, O, H, W], input of backward
-  Tensor dimage() const { return dimage_->tensor; }  ///< only if options.want_input_gradient
+  Tensor out() const { return out_->tensor; }                       ///< [B, O, H, W]
+  Tensor dout() const { return dout_->tensor; }                     ///< [B, O, H, W], input of backward
+  Tensor dimage() const { return dimage_->tensor; }                 ///< only if options.want_input_gradient
+  const std::vector<double>& cosines() const { return *cosines_; }  ///< [B, T], of options.layer_sync
 
   /// Takes the modulations of each sample from a row of the table [B]; only if options.given_modulations. Forward reads
   /// them then instead of t(), labels and numbers.
@@ -163,6 +168,7 @@ class ModelPass {
   int64_t tokens_;
   ActivationRef image_, dimage_, out_, dout_;
   std::vector<ActivationRef> modulations_;
+  std::shared_ptr<std::vector<double>> cosines_;
 };
 
 }  // namespace ditrain::nn

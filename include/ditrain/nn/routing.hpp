@@ -24,8 +24,7 @@ using Routes = std::vector<Route>;
 int64_t tokens_of_block(const Routes& routes, const ModelConfig& config, int64_t block);
 
 /// Errors:   InputError "[train.routing] ..." for shares outside (0, 1), routes that overlap or leave the model, and
-///           models
-///           without routes
+///           models without routes
 void validate(const Routes& routes, const ModelConfig& config);
 
 /// Draws the tokens that stay on a route, for one sample: every set of route.kept(tokens) is as likely as any other.

@@ -18,6 +18,7 @@ namespace ditrain::train {
 /// all.
 struct StepFacts {
   double loss = 0, mse = 0, vb = 0;  ///< first over this rank's samples, then over all
+  double layer_cosine = 0;           ///< mean of train.layer_sync
   double bad_files = 0;
   double cpu_seconds = 0;  ///< of training, since the last step told of it; samples and validation do not count
   bool stop = false, checkpoint = false, peak_too_low = false;
@@ -26,7 +27,8 @@ struct StepFacts {
   /// kSums are added over ranks, losses first; kFlags hold for all ranks as soon as one sets them. A new fact is a
   /// field, its entry here, and the value that TrainLoop::own_facts() gives it.
   static constexpr int kLosses = 3;
-  static constexpr double StepFacts::*kSums[] = {&StepFacts::loss, &StepFacts::mse, &StepFacts::vb,
+  static constexpr double StepFacts::*kSums[] = {&StepFacts::loss,      &StepFacts::mse,
+                                                 &StepFacts::vb,        &StepFacts::layer_cosine,
                                                  &StepFacts::bad_files, &StepFacts::cpu_seconds};
   static constexpr bool StepFacts::*kFlags[] = {&StepFacts::stop, &StepFacts::checkpoint, &StepFacts::peak_too_low,
                                                 &StepFacts::writes_checkpoint};

@@ -87,6 +87,7 @@ class TrainStep {
   void timed(Phase phase, PhaseLog& log, F f);
   void prepare(const MicroBatch& micro, int64_t step);
   void compute_loss(const MicroBatch& micro, StepFacts& facts);
+  void add_layer_sync(StepFacts& facts) const;
   void backward(const MicroBatch& micro, const optim::StepSettings* update, PhaseLog& log);
   optim::StepSettings next_update(const Progress& progress) const;
   std::string name_of_non_finite();
