@@ -222,7 +222,7 @@ measure_nodes() {
 # fits COUNT: whether ditrain takes as many nodes. What it said of the first count that it refused stays.
 fits() {
   SLURM_NNODES=$1 SLURM_NTASKS_PER_NODE=$ranks_per_node timeout -k 5 "$limit_s" "$program" "${flags[@]}" \
-    --dry-run --ranks $(($1 * ranks_per_node)) >"$here/plan" 2>&1 && return
+    --explain-memory --ranks $(($1 * ranks_per_node)) >"$here/plan" 2>&1 && return
   [[ -e $here/refusal ]] || cp "$here/plan" "$here/refusal"
   return 1
 }

@@ -19,7 +19,7 @@ cat >"$DITRAIN" <<'END'
 nodes=${NODES:-} words="$*"
 case $* in
   *--version) [[ ! -e dead_$nodes ]] || { echo "srun: error: Node $nodes is down" >&2; exit 1; } ;;
-  *--dry-run*)
+  *--explain-memory*)
     ranks=${words##*--ranks }
     [[ " $(cat ranks) " == *" $ranks "* ]] || { echo "ditrain: error: [config] $ranks ranks do not divide" >&2; exit 2; } ;;
   *--preflight*)

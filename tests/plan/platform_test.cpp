@@ -5,10 +5,8 @@
 #include <filesystem>
 
 #include "ditrain/base/error.hpp"
-#include "support/files.hpp"
 
 using namespace ditrain;
-using namespace ditrain::test;
 
 namespace {
 
@@ -28,6 +26,16 @@ std::string with(const std::string& was, const std::string& is) {
   const size_t at = text.find(was);
   REQUIRE(at != text.npos);
   return text.replace(at, was.size(), is);
+}
+
+template <class F>
+std::string message_of(F action) {
+  try {
+    action();
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "no error";
 }
 
 std::string refusal(const std::string& text) {
