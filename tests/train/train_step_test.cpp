@@ -221,7 +221,7 @@ TEST_CASE("routes are drawn anew for each sample and step, whatever the micro-ba
   changed.train.micro_batch = 1;
   const Outcome parts = steps(changed);
   CHECK(parts.losses[0] == whole.losses[0]);  // samples add up in the same order, whatever passes they are in
-  CHECK(parts.losses[1] == Approx(whole.losses[1]).epsilon(1e-6));
+  CHECK(parts.losses[1] == Approx(whole.losses[1]).epsilon(1e-4));  // sums of gradients in another order
   changed.train.routing[0].ratio = 0.25;
   CHECK(steps(changed).losses[0] != whole.losses[0]);
   changed.train.routing.clear();
@@ -230,6 +230,7 @@ TEST_CASE("routes are drawn anew for each sample and step, whatever the micro-ba
 
 TEST_CASE("train.layer_sync: the loss is less by the mean cosine, and the step learns from it") {
   config::Config config = small_config();
+  config.optimizer.lr = 1e-3;
   config.train.layer_sync = nn::LayerSync{.weight = 0.5, .from = 0, .to = 1};
   Rig with(config);
   config.train.micro_batch = 2;
@@ -244,10 +245,12 @@ TEST_CASE("train.layer_sync: the loss is less by the mean cosine, and the step l
   CHECK(c.layer_cosine == Approx(a.layer_cosine).epsilon(1e-9));
   const Tensor &g = with.model.parameters().grads, &h = parts.model.parameters().grads;
   CHECK(dot(g, g) - 2 * dot(g, h) + dot(h, h) < 1e-10 * dot(g, g));
-  // Steps along it raise the cosine.
-  StepFacts last = a;
-  for (int i = 0; i < 20; ++i) last = with.run().facts;
-  CHECK(last.layer_cosine > a.layer_cosine);
+  config.train.layer_sync = nn::LayerSync{.weight = 1e-6, .from = 0, .to = 1};
+  Rig hardly(config);
+  hardly.run();
+  StepFacts last, last_hardly;
+  for (int i = 0; i < 10; ++i) last = with.run().facts, last_hardly = hardly.run().facts;
+  CHECK(last.layer_cosine > last_hardly.layer_cosine);  // of the same samples, times and noise
 }
 
 TEST_CASE("the gradient of two micro-batches is that of all samples at once, up to rounding") {
