@@ -1,4 +1,6 @@
 // ditrain: trains a Diffusion Transformer, alone or under mpirun / srun.
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <filesystem>
 
@@ -11,6 +13,7 @@
 #include "ditrain/plan/dry_run.hpp"
 #include "ditrain/plan/memory_check.hpp"
 #include "ditrain/plan/memory_picture.hpp"
+#include "ditrain/plan/planner.hpp"
 #include "ditrain/plan/run_plan.hpp"
 #include "ditrain/platform/signals.hpp"
 #include "ditrain/report/page.hpp"
@@ -47,6 +50,7 @@ config::CommandLine make_command_line() {
       .details =
           "`ditrain --help SECTION|KEY|all` explains all other keys, as --help data or --help train.recompute.\n"
           "`ditrain report DIR... [--out FILE]` writes a page that shows a run, or compares several.\n"
+          "`ditrain plan --config FILE [--platform FILE --nodes N]` says how to place a run on a cluster.\n"
           "Exit codes: 0 done, 1 failed while running, 2 bad usage or input, 75 stopped early with a checkpoint.\n"
           "Signals: USR1 writes a checkpoint; USR2, TERM and INT write one and stop.",
       .explains_keys = true});
@@ -153,12 +157,66 @@ int write_report(int argc, char** argv) {
   return kExitDone;
 }
 
+// As a shell takes it as one word.
+std::string quoted(const std::string& word) {
+  if (word.find_first_of(" '\"$&|;<>()[]{}*?!#~`\\") == word.npos) return word;
+  std::string safe;
+  for (const char c : word) safe += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return "'" + safe + "'";
+}
+
+// `ditrain plan --config FILE`: alone, without MPI.
+int plan_cluster(int argc, char** argv) {
+  config::CommandLine line(
+      "ditrain plan", "find the fastest placement of a run on a cluster, with the lines that start it",
+      {{"config", "FILE", "what to train, as of ditrain"},
+       {"recipe", "FILE", "a YAML file whose keys replace those of --config", "", true},
+       {"set", "KEY=VALUE", "override one key of the config", "", true},
+       {"platform", "FILE",
+        "the cluster, as those of platforms/ beside the installed configs (default: this machine, whose rates are "
+        "measured)"},
+       {"nodes", "N", "nodes of the cluster (default: all)"},
+       {"all", "", "list every placement, not only the best"}},
+      "",
+      "It tries ranks per node, ranks per replica, micro-batches, recomputation, memory tiers, shards of the optimiser "
+      "and buckets. The global batch and the precision stay: more than the order of sums would change with them.");
+  if (!line.parse(argc, argv)) return kExitDone;
+  if (!line.has("config"))
+    throw InputError({.where = "command line", .what = "--config FILE is missing", .hint = "--config quickstart.yaml"});
+  if (line.has("nodes") && !line.has("platform"))
+    throw InputError({.where = "command line",
+                      .what = "--nodes is for --platform: the network of this machine is not known",
+                      .hint = "--platform platforms/ethernet_10g.yaml"});
+  std::string arguments = "--config " + quoted(line.get("config"));
+  for (const char* flag : {"recipe", "set"})
+    for (const std::string& value : line.get_all(flag)) arguments += fmt::format(" --{} {}", flag, quoted(value));
+  const config::Config config = config::load_config(line.get("config"), line.get_all("set"), line.get_all("recipe"));
+  config::validate_without_data(config);
+  plan::PlannedMachine machine;
+  if (line.has("platform")) {
+    plan::Platform platform = plan::load_platform(line.get_path("platform"));
+    if (line.has("nodes")) platform = platform.with_nodes(line.get_int("nodes", 1, 1 << 20));
+    machine = plan::machine_of(platform, config.train.precision);
+  } else {
+    machine = plan::measure_this_machine(config);
+  }
+  const plan::InputFacts facts = plan::open_inputs(config).facts;
+  const plan::ClusterPlan plan = plan::plan_cluster(config, facts, machine);
+  std::fputs(describe(plan, arguments).c_str(), stdout);
+  if (line.has("all")) std::fputs(list_all(plan).c_str(), stdout);
+  return kExitDone;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc > 1 && std::string(argv[1]) == "report") {
     config::open_standard_streams();
     return config::run_program("ditrain report", [&] { return write_report(argc - 1, argv + 1); });
+  }
+  if (argc > 1 && std::string(argv[1]) == "plan") {
+    config::open_standard_streams();
+    return config::run_program("ditrain plan", [&] { return plan_cluster(argc - 1, argv + 1); });
   }
   return config::run_program("ditrain", [&] {
     platform::install_signal_flags();  // first: a signal while ranks meet and plan is kept for the first step

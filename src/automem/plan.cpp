@@ -63,13 +63,6 @@ void place_homes(Plan& plan) {
                                         double(plan.tier_bytes[kLast]) / 0x1p30 + 0.05)});
 }
 
-Forecast forecast_of(const Plan& plan) {
-  NoBacking memory(true), other(false);
-  memory::PerTier<memory::Backing*> tiers;
-  for (size_t i = 0; i < tiers.size(); ++i) tiers[i] = memory::kTiers[i].in_memory ? &memory : &other;
-  return simulate(plan.uses, plan.setup(tiers), plan.machine);
-}
-
 // Uses tensors of tiers in memory in place, those first that a step uses least, until at most `moving` bytes are left.
 void use_in_place(Plan& plan, size_t moving) {
   const std::vector<int> counts = counts_of(plan.uses);
@@ -130,6 +123,13 @@ Residency::Setup Plan::setup(const memory::PerTier<memory::Backing*>& tiers) con
   for (const PlannedHome& home : homes)
     setup.homes.push_back({tiers[home.tier], home.offset, home.in_place, home.tier});
   return setup;
+}
+
+Forecast forecast_of(const Plan& plan) {
+  NoBacking memory(true), other(false);
+  memory::PerTier<memory::Backing*> tiers;
+  for (size_t i = 0; i < tiers.size(); ++i) tiers[i] = memory::kTiers[i].in_memory ? &memory : &other;
+  return simulate(plan.uses, plan.setup(tiers), plan.machine);
 }
 
 Plan place_tensors(Uses uses, Strategy strategy, const Capacity& capacity, const Machine& machine) {

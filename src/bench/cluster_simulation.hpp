@@ -21,11 +21,11 @@ namespace ditrain::bench {
 /// A bucket on its way: a sum, or slices that ranks gather (adaLN's factors, new weights).
 struct Exchange {
   bool gathers = false;
-  double wire_bytes = 0;  ///< between nodes, of the whole bucket
-  double node_bytes = 0;  ///< in the memory of each rank
+  double wire_bytes = 0;    ///< between nodes, of the whole bucket
+  double node_bytes = 0;    ///< in the memory of each rank
   double weight_bytes = 0;  ///< of the bucket in f32, which outer steps exchange whole
-  double ready_s = 0;     ///< sums: compute after the beginning of the step when a rank has it
-  double update_s = 0;    ///< sums: of the weights that change when it has arrived
+  double ready_s = 0;       ///< sums: compute after the beginning of the step when a rank has it
+  double update_s = 0;      ///< sums: of the weights that change when it has arrived
 };
 
 /// A step as each rank makes it; times are those of a rank that nothing delays.

@@ -404,7 +404,7 @@ class Simulation {
       const Tally& t = steps_[i];
       mean.compute_s += t.compute_s / ranks / counted;
       mean.exposed_s += t.least_waited_s / counted;
-      mean.slower_s += (t.waited_s / ranks - t.least_waited_s) / counted;
+      mean.slower_s += std::max(0.0, t.waited_s / ranks - t.least_waited_s) / counted;
     }
     mean.step_s = (steps_.back().end_s - steps_[size_t(every() - 1)].end_s) / counted;
     return mean;

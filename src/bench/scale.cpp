@@ -40,6 +40,7 @@ class ScaleMeter {
     if (bench_.nodes.empty()) bench_.nodes = doubling(platform_.nodes);
     if (bench_.shares.empty()) bench_.shares = {platform_.die.share};
     if (!bench_.recording.empty()) use_recording();
+    if (bench_.models.empty()) bench_.models = {"S", "B", "L", "XL"};
     for (const int64_t nodes : bench_.nodes) platform_.with_nodes(nodes);  // refused before anything runs
     for (const Way way : bench_.ways)
       if (way == Way::kRing && bench_.nodes.back() > kMostRingNodes)
@@ -144,7 +145,8 @@ class ScaleMeter {
 
   void describe_run() {
     const SimulationOptions& o = bench_.simulation;
-    harness_.note(plan::describe(platform_));
+    const std::string cluster = plan::describe(platform_);
+    harness_.note(cluster.substr(0, cluster.find_last_not_of('\n') + 1));
     harness_.note(fmt::format(
         "simulated, not measured: {}, {}; jitter {:g} per die and step, {} slow nodes (x {:g}), {:g} of the links with "
         "{:g} of their rate taken, seed {}",

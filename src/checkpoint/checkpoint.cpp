@@ -148,6 +148,7 @@ json to_json(const CheckpointState& s) {
           {"optimizer_step", s.optimizer_step},
           {"skipped_steps", s.skipped_steps},
           {"world_size", s.world_size},
+          {"groups", s.groups},
           {"isa", s.isa},
           {"kernels", s.kernels},
           {"version", s.version},
@@ -205,6 +206,8 @@ void check_ranges(const std::string& path, const CheckpointState& s) {
           fmt::format("step less skipped_steps, {}", s.step - s.skipped_steps));
   require(s.world_size >= 1 && s.world_size <= kMaxRanks, "world_size", s.world_size,
           fmt::format("1 to {}", kMaxRanks));
+  require(s.groups >= 1 && s.groups <= s.world_size, "groups", s.groups,
+          fmt::format("1 to world_size, {}", s.world_size));
 }
 
 }  // namespace
@@ -235,7 +238,9 @@ CheckpointState read_checkpoint_state(const std::string& folder) {
     for (const auto& [key, number] : {std::pair{"step", &s.step},
                                       {"optimizer_step", &s.optimizer_step},
                                       {"skipped_steps", &s.skipped_steps},
-                                      {"world_size", &s.world_size}}) {
+                                      {"world_size", &s.world_size},
+                                      {"groups", &s.groups}}) {
+      if (number == &s.groups && !j.contains(key)) continue;  // there was one
       if (!j.at(key).is_number_integer())
         throw InputError({.where = path,
                           .what = std::string("bad value of ") + key,
@@ -298,16 +303,40 @@ void load_weights(const std::string& file, ParameterStore& parameters, const Ten
   reader.read(pus);
 }
 
+namespace {
+
+using ReadState = std::function<void(const StateLayout*, const Tensor&)>;
+
+// y <- share (y + x)
+void add_to(const Tensor& x, const Tensor& y, float share) {
+  const Pin<float> from(x, Access::kRead), to(y);
+  float* const sum = to;
+  for (int64_t i = 0; i < y.size(); ++i) sum[i] = share * (sum[i] + from.get()[i]);
+}
+
+// The mean over the groups of a checkpoint, of which this run has another number.
+void read_mean(const Tensor& to, int groups, const std::function<void(int group, const Tensor& to)>& read) {
+  read(0, to);
+  const Tensor one(to.shape());
+  for (int group = 1; group < groups; ++group) {
+    read(group, one);
+    add_to(one, to, group + 1 == groups ? 1.0f / float(groups) : 1.0f);
+  }
+}
+
+}  // namespace
+
 void load_training_state(const std::string& folder, ParameterStore& parameters, const KeepState& keep,
-                         const std::vector<int>& pus) {
-  if (read_checkpoint_state(folder).files.empty())
+                         const std::vector<int>& pus, const GroupPlace& place) {
+  const CheckpointState written = read_checkpoint_state(folder);
+  const int groups = int(written.groups);
+  if (written.files.empty())
     log::info("{} has no checksums, an earlier version wrote it: its files are not checked", folder);
-  load_weights(folder + "/model.safetensors", parameters, parameters.values, pus);
+  load_weights(folder + "/model.safetensors", parameters, parameters.model_values(), pus);
   // What this rank keeps all of is read into its place, whose pages `keep` has dealt out before with other numbers;
   // else the gradients, which nobody needs now, take the whole.
   const bool is_whole = parameters.kept.size() == parameters.arena_size();
-  const auto take = [&](const OptimizerState& state,
-                        const std::function<void(const StateLayout*, const Tensor&)>& read) {
+  const auto take = [&](const OptimizerState& state, const ReadState& read) {
     if (!is_whole) read(nullptr, parameters.grads);
     if (keep) keep(is_whole ? parameters.values : parameters.grads, state);
     if (is_whole) read(&state.layout, state.data);
@@ -322,15 +351,23 @@ void load_training_state(const std::string& folder, ParameterStore& parameters, 
     ExactReader reader(folder + "/" + kTensorFiles[averages ? 3 : 2]);
     for (const OptimizerState* state : states)
       for (const Parameter* p : parameters.state_dict())
-        if (p->trainable && state->declared.holds(p->group)) reader.expect(state->declared.tensor_of(p->name), *p);
+        for (int group = 0; group < (state->declared.of_group ? groups : 1); ++group)
+          if (p->trainable && state->declared.holds(p->group))
+            reader.expect(state->declared.tensor_of(p->name, group), *p);
     reader.expect_nothing_else();
     for (const OptimizerState* state : states)
-      take(*state, [&](const StateLayout* layout, const Tensor& to) {
-        for (const Parameter* p : parameters.state_dict())
-          if (p->trainable && state->declared.holds(p->group))
-            reader.want(state->declared.tensor_of(p->name), *p,
-                        to.slice(layout ? layout->at(p->slice.begin) : p->slice.begin, p->shape));
-        reader.read(pus);
+      take(*state, [&](const StateLayout* layout, const Tensor& whole) {
+        const auto read = [&](int group, const Tensor& to) {
+          for (const Parameter* p : parameters.state_dict())
+            if (p->trainable && state->declared.holds(p->group))
+              reader.want(state->declared.tensor_of(p->name, group), *p,
+                          to.slice(layout ? layout->at(p->slice.begin) : p->slice.begin, p->shape));
+          reader.read(pus);
+        };
+        if (state->declared.of_group && groups != place.groups)
+          read_mean(whole, groups, read);
+        else
+          read(place.group, whole);
       });
   }
 }

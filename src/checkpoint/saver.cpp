@@ -128,7 +128,11 @@ struct CheckpointSaver::Commit {
 
 CheckpointSaver::CheckpointSaver(Setup setup, autograd::ParameterStore& parameters, dist::Communicator& comm,
                                  ops::Context& ctx)
-    : setup_(std::move(setup)), parameters_(parameters), comm_(comm), ctx_(ctx), layouts_(state_layouts(parameters)) {}
+    : setup_(std::move(setup)),
+      parameters_(parameters),
+      comm_(comm),
+      ctx_(ctx),
+      layouts_(state_layouts(parameters, setup_.mine.groups)) {}
 
 CheckpointSaver::~CheckpointSaver() = default;
 

@@ -22,15 +22,15 @@ int64_t elements_of_piece(uint64_t offset, int64_t n) {
 
 }  // namespace
 
-std::vector<weights::SafetensorsLayout> state_layouts(ParameterStore& parameters) {
+std::vector<weights::SafetensorsLayout> state_layouts(ParameterStore& parameters, int groups) {
   std::vector<weights::TensorToWrite> weights, states, averages;
   for (const Parameter* p : parameters.state_dict()) {
     weights.push_back({p->name, "F32", p->full_shape, nullptr});
     if (!p->trainable) continue;
     for (const autograd::OptimizerState& state : parameters.states)
-      if (state.declared.holds(p->group))
+      for (int group = 0; state.declared.holds(p->group) && group < (state.declared.of_group ? groups : 1); ++group)
         (state.declared.is_average() ? averages : states)
-            .push_back({state.declared.tensor_of(p->name), "F32", p->full_shape, nullptr});
+            .push_back({state.declared.tensor_of(p->name, group), "F32", p->full_shape, nullptr});
   }
   const weights::SafetensorsLayout layout = weights::lay_out_safetensors(weights);
   std::vector<weights::SafetensorsLayout> all{layout, layout, weights::lay_out_safetensors(std::move(states))};
@@ -46,6 +46,7 @@ struct Source {
   const autograd::StateArray* array;  // null: the tensor has the name of the parameter
   const Tensor& data;
   const autograd::StateLayout* layout;  // null: a whole arena
+  int group = 0;
 };
 
 void add(std::vector<StatePiece>& pieces, const Source& source, const weights::SafetensorsLayout& layout,
@@ -53,7 +54,7 @@ void add(std::vector<StatePiece>& pieces, const Source& source, const weights::S
   const int64_t begin = std::max(part.begin, p.slice.begin);
   const int64_t end = std::min(part.end, p.slice.begin + p.size());
   if (begin >= end) return;
-  const uint64_t at = layout.places.at(source.array ? source.array->tensor_of(p.name) : p.name).offset;
+  const uint64_t at = layout.places.at(source.array ? source.array->tensor_of(p.name, source.group) : p.name).offset;
   const int64_t first_data = source.layout ? source.layout->at(begin) : begin;
   const int64_t row = (p.part.end - p.part.begin) * p.part.inner;  // elements that follow each other in the file
   const uint64_t run = uint64_t(row) * sizeof(float), stride = uint64_t(p.part.length * p.part.inner) * sizeof(float);
@@ -82,11 +83,15 @@ void add(std::vector<StatePiece>& pieces, const Source& source, const weights::S
 
 std::vector<StatePiece> state_pieces(ParameterStore& parameters, const std::vector<weights::SafetensorsLayout>& layouts,
                                      const OwnState& mine) {
-  std::vector<Source> sources = {{kModel, nullptr, parameters.values, nullptr},
-                                 {kEma, nullptr, parameters.ema, &parameters.kept}};
+  std::vector<Source> sources;
+  if (mine.shared) {
+    sources.push_back({kModel, nullptr, parameters.model_values(), nullptr});
+    sources.push_back({kEma, nullptr, parameters.ema, &parameters.kept});
+  }
   for (const autograd::OptimizerState& state : parameters.states)
-    sources.push_back(
-        {state.declared.is_average() ? kAverages : kOptimizer, &state.declared, state.data, &state.layout});
+    if (mine.shared || state.declared.of_group)
+      sources.push_back({state.declared.is_average() ? kAverages : kOptimizer, &state.declared, state.data,
+                         &state.layout, mine.group});
   std::vector<StatePiece> pieces, frozen;
   for (const Parameter* p : parameters.state_dict()) {
     if (!p->trainable) {

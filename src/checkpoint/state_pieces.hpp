@@ -14,8 +14,8 @@ namespace ditrain::checkpoint {
 inline constexpr std::array<const char*, 4> kTensorFiles = {files::kCheckpointFiles[0], files::kCheckpointFiles[1],
                                                             files::kCheckpointFiles[2], files::kAveragesFile};
 
-/// Layouts of the files, in this order: names and full shapes, whatever part ranks have.
-std::vector<weights::SafetensorsLayout> state_layouts(autograd::ParameterStore& parameters);
+/// Layouts of the files, in this order: names and full shapes, whatever part ranks have. groups: OwnState::groups.
+std::vector<weights::SafetensorsLayout> state_layouts(autograd::ParameterStore& parameters, int groups);
 
 struct StatePiece {
   size_t file = 0;          ///< of kTensorFiles

@@ -81,6 +81,7 @@ constexpr std::string_view kExperts[] = {"diffusion.num_steps",
                                          "dist.adaln",
                                          "dist.verify_every",
                                          "dist.simulate_link",
+                                         "dist.outer",
                                          "checkpoint.keep_discarded",
                                          "checkpoint.buffer_gib",
                                          "sample.cfg_channels"};

@@ -139,6 +139,20 @@ Option simulate_link() {
                           "delays gradients as a link between hosts would");
 }
 
+Option outer() {
+  using Outer = optim::OuterConfig;
+  return map_or_off<Outer>(
+      DITRAIN_KEY(dist.outer),
+      {{{"every", "1 or more", &Outer::every, 1, 1e6},
+        {"lr", "above 0", &Outer::lr, 1e-6, 10},
+        {"momentum", "0 to below 1", &Outer::momentum, 0, 0.9999},
+        {"overlap", "true or false", &Outer::overlap}}},
+      "for slow links: nodes train by themselves and average their weights every so many steps (DiLoCo), by an outer "
+      "optimiser with this learning rate and Nesterov momentum; overlap: the average travels during the next of these "
+      "phases (eager updates). Defaults of the map: {every: 50, lr: 0.7, momentum: 0.9, overlap: false}. It changes "
+      "results");
+}
+
 Option simulate_bulk() {
   using Bulk = memory::SimulatedBulk;
   return map_or_off<Bulk>(
@@ -448,6 +462,7 @@ Rows dist_rows() {
       integer(DITRAIN_KEY(dist.verify_every), {0, kMaxSteps},
               "steps between comparisons of the ranks' weights, also made before every checkpoint; 0: never"),
       simulate_link(),
+      outer(),
   };
 }
 
@@ -523,7 +538,8 @@ bool free_on_resume(const Option& o) {
   static const std::set<std::string> kKeys = {"train.steps",        "train.recompute",   "data.loader_threads",
                                               "data.queue_batches", "data.number_scale", "data.number_offset",
                                               "kernels.fuse",       "kernels.tuned"};
-  return kSections.contains(o.section) || kKeys.contains(o.name());
+  // Outer steps are another way to train, with state of their own.
+  return (kSections.contains(o.section) && o.name() != "dist.outer") || kKeys.contains(o.name());
 }
 
 Rows all_rows() {

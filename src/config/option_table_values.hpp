@@ -225,22 +225,25 @@ Option word_or_auto(const std::string& name, F field, std::string help, const st
   return o;
 }
 
-/// A number of a map.
+/// A number of a map, or true or false.
 template <class T>
 struct Entry {
   std::string key, expected;
-  std::variant<double T::*, int T::*, int64_t T::*> field;
-  double low, high;
+  std::variant<double T::*, int T::*, int64_t T::*, bool T::*> field;
+  double low = 0, high = 0;
   void set(T& value, const std::string& text, const std::string& origin, const std::string& name) const {
     const IntegerRange range{int64_t(low), int64_t(high)};
     if (const auto* real = std::get_if<double T::*>(&field))
       value.*(*real) = read_number({{text}}, {low, high}, origin, name);
     else if (const auto* wide = std::get_if<int64_t T::*>(&field))
       value.*(*wide) = read_integer({{text}}, range, origin, name);
+    else if (const auto* flag = std::get_if<bool T::*>(&field))
+      value.*(*flag) = read_boolean({{text}}, origin, name);
     else
       value.*std::get<int T::*>(field) = int(read_integer({{text}}, range, origin, name));
   }
   std::string get(const T& value) const {
+    if (const auto* flag = std::get_if<bool T::*>(&field)) return value.*(*flag) ? "true" : "false";
     return std::visit([&](auto member) { return number_text(double(value.*member)); }, field);
   }
 };

@@ -15,6 +15,14 @@ int64_t micro_batch_of(const Config& config, int replicas) {
   return config.train.micro_batch > 0 ? std::min(config.train.micro_batch, share) : share;
 }
 
-bool may_exchange_factors(const Config& config) { return config.dist.engine && !config.dist.reproducible; }
+int outer_groups(const Config& config) { return config.dist.outer ? std::max(1, config.dist.outer->groups) : 1; }
+
+bool is_outer_step(const Config& config, int64_t steps) {
+  return !config.dist.outer || steps % config.dist.outer->every == 0;
+}
+
+bool may_exchange_factors(const Config& config) {
+  return config.dist.engine && !config.dist.reproducible && !config.dist.outer;
+}
 
 }  // namespace ditrain::config

@@ -194,6 +194,41 @@ void check_dist(const Config& c) {
          fmt::format("at most {}", most), "dist.adaln: auto");
 }
 
+// Ranks differ between outer steps: whatever needs one state of the run is due at outer steps.
+void check_outer_intervals(const Config& c) {
+  const int64_t every = c.dist.outer->every;
+  const std::pair<const char*, int64_t> intervals[] = {{"train.steps", c.train.steps},
+                                                       {"checkpoint.every_steps", c.checkpoint.every_steps},
+                                                       {"sample.every_steps", c.sample.every_steps},
+                                                       {"eval.every_steps", c.eval.every_steps},
+                                                       {"eval.fid_every_steps", c.eval.fid_every_steps},
+                                                       {"dist.verify_every", c.dist.verify_every}};
+  for (const auto& [key, steps] : intervals)
+    if (steps % every != 0)
+      fail(
+          fmt::format("{} is no multiple of dist.outer.every: ranks have the same weights after outer steps only", key),
+          fmt::format("{}: {}, every: {}", key, steps, every), fmt::format("a multiple of {}", every),
+          fmt::format("--set {}={}, or an `every` that divides {}", key, (steps / every + 1) * every, steps));
+}
+
+void check_outer(const Config& c) {
+  if (!c.dist.outer) return;
+  const auto exclude = [](bool has, const char* what, const char* got, const char* instead) {
+    if (has) fail(fmt::format("dist.outer does not combine with {}", what), got, instead, "--set dist.outer=off");
+  };
+  exclude(c.dist.shard_optimizer, "shards: each node has optimiser state of its own", "dist.shard_optimizer: true",
+          "dist.shard_optimizer: false");
+  exclude(c.dist.reproducible, "dist.reproducible: results depend on the number of nodes", "dist.reproducible: true",
+          "dist.reproducible: false");
+  exclude(!c.dist.engine, "sums by the computing thread", "dist.engine: false", "dist.engine: true");
+  exclude(c.parallel.strategy == Strategy::kDpTp, "ranks that share a replica", "parallel.strategy: dp_tp",
+          "parallel.strategy: cftp or dp");
+  exclude(c.memory.moves(), "tensors that move between memory tiers", "memory.automem is on", "memory.automem: off");
+  exclude(c.ema.snapshots_every > 0, "power averages, which take the weights of every step",
+          "ema.snapshots_every is set", "ema.snapshots_every: 0");
+  check_outer_intervals(c);
+}
+
 void check_reproducible(const Config& c) {
   if (!c.dist.reproducible) return;
   if (c.dist.allreduce == AllReduce::kFlat || !c.dist.engine || c.dist.wire != DType::kF32)
@@ -296,6 +331,7 @@ void validate_without_data(const Config& config) {
   check_automem(config);
   check_dist(config);
   check_reproducible(config);
+  check_outer(config);
 }
 
 void validate(const Config& config) {

@@ -98,8 +98,16 @@ void GradientBuckets::finish() {
   while (finish_next()) {
   }
   last_step_ = outcome();
+  last_step_.bytes = bytes();
   for (std::unique_ptr<Request>& request : requests_) request.reset();
   rearm();
+}
+
+double GradientBuckets::bytes() const {
+  int64_t elements = 0;
+  for (int64_t k = 0; k < num_buckets() && communicator_.world_size() > 1; ++k)
+    elements += gathered_[size_t(k)] > 0 ? gathered_[size_t(k)] : bucket(k).size();
+  return double(elements) * sizeof(float);
 }
 
 void StepOutcome::add(const ReductionOutcome& bucket) {

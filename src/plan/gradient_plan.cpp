@@ -145,7 +145,9 @@ size_t GradientPlan::factor_scratch_bytes() const {
   return size_t(factor_rows * (dy + x)) * sizeof(float);
 }
 
-GradientPlan plan_gradients(const config::Config& config, autograd::ParameterStore& layout, int replicas, int rank) {
+GradientPlan plan_gradients(const config::Config& config, autograd::ParameterStore& layout, int all_replicas,
+                            int rank) {
+  const int groups = config::outer_groups(config), replicas = all_replicas / groups;
   const std::vector<FactorLayer> factors = factor_layers(config, layout, replicas);
   const optim::Algorithm& algorithm = optim::algorithm_of(config.optimizer);
   const bool sharded = config.dist.shard_optimizer && replicas > 1, whole_parameters = algorithm.whole_cost != nullptr;
@@ -156,10 +158,10 @@ GradientPlan plan_gradients(const config::Config& config, autograd::ParameterSto
   const bool stops = config.optimizer.clip_norm == 0 && config.train.on_non_finite == config::OnNonFinite::kStop;
   const bool whole = config::tensor_ranks(config) == 1;
   const bool in_backward = stops && whole && replicas == 1 && !config.dist.reproducible;
-  const bool one_pass = config::micro_batch_of(config, replicas) == config.train.global_batch;
+  const bool one_pass = config::micro_batch_of(config, all_replicas) == config.train.global_batch / groups;
   const std::vector<autograd::ArenaSlice> nodes =
       in_backward ? slices_of_nodes(config) : std::vector<autograd::ArenaSlice>();
-  DITRAIN_CHECK(rank >= 0 && rank < replicas, "a rank that has no replica");
+  DITRAIN_CHECK(rank >= 0 && rank < all_replicas, "a rank that has no replica");
   for (const autograd::StateArray& array : optim::state_arrays(config.optimizer, config.ema))
     if (layout.layout_of(array).size() == 0)
       throw InputError(
@@ -167,6 +169,7 @@ GradientPlan plan_gradients(const config::Config& config, autograd::ParameterSto
            .what = fmt::format("no parameter of the model has the state {} of {}", array.name, config.optimizer.kind),
            .hint = "optimizer.kind: adamw"});
   return {.replicas = replicas,
+          .groups = groups,
           .buckets = {layout.arena_size(), std::max(kLeastBucket, elements), whole_buckets},
           .factors = factors,
           .factor_rows = factors.empty() ? 0 : config.train.global_batch,
@@ -176,7 +179,7 @@ GradientPlan plan_gradients(const config::Config& config, autograd::ParameterSto
           .updates_in_backward = in_backward,
           .gradient_slices = one_pass ? nodes : std::vector<autograd::ArenaSlice>(),
           .node_slices = nodes,
-          .rank = rank};
+          .rank = rank % replicas};
 }
 
 std::string advice_on_factors(const config::Config& config) {

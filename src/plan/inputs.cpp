@@ -75,6 +75,33 @@ Ranks ranks_of(const dist::Communicator& world) {
           std::all_of(nodes.begin(), nodes.end(), [&](int node) { return ranks_on(node) == first; })};
 }
 
+namespace {
+
+// The groups of dist.outer: what lies on one side of a slow link.
+int groups_of(const config::Config& c, const Ranks& ranks) {
+  const auto fail = [&](const std::string& what, const std::string& got, const std::string& expected,
+                        const std::string& hint) {
+    throw InputError(
+        {.where = "config", .what = "dist.outer: " + what, .got = got, .expected = expected, .hint = hint});
+  };
+  if (!c.dist.simulate_link && !ranks.alike)
+    fail("nodes have different numbers of ranks, and their averages would weigh differently",
+         fmt::format("{} on the first node, another number elsewhere", ranks.per_node), "as many on every node",
+         "another --map-by, or dist.outer: off");
+  const int groups = c.dist.simulate_link ? c.dist.simulate_link->hosts : ranks.world_size / ranks.per_node;
+  if (ranks.world_size % groups != 0)
+    fail("ranks do not divide over the hosts of dist.simulate_link",
+         fmt::format("{} rank(s), hosts: {}", ranks.world_size, groups), "a multiple of the hosts",
+         fmt::format("mpirun -np {}", (ranks.world_size / groups + 1) * groups));
+  if (groups == 1)
+    fail("one node has nothing to average", fmt::format("{} rank(s) on one node", ranks.world_size),
+         "two nodes or more",
+         "dist.outer: off, or, to see it on one machine, dist.simulate_link={hosts: 2} and mpirun -np 2");
+  return groups;
+}
+
+}  // namespace
+
 Settled settle(const config::Config& wanted, const InputFacts& facts, const Ranks& ranks) {
   Settled settled{wanted, wanted, facts};
   config::Config& c = settled.config;
@@ -88,6 +115,7 @@ Settled settle(const config::Config& wanted, const InputFacts& facts, const Rank
     c.parallel.tensor_ranks = ranks.per_node;
   }
   config::validate_for_ranks(c, ranks.world_size);
+  if (c.dist.outer) c.dist.outer->groups = groups_of(c, ranks);
   if (facts.data) c.data = *facts.data;
   const int64_t given = facts.data ? facts.condition_channels : dataset::condition_of(c.data).channels();
   if (c.model.condition_channels != 0 && c.model.condition_channels != given)

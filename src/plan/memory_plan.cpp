@@ -11,6 +11,7 @@
 #include "ditrain/dist/sums.hpp"
 #include "ditrain/eval/sampling.hpp"
 #include "ditrain/eval/training_fid.hpp"
+#include "ditrain/optim/outer.hpp"
 #include "ditrain/plan/inputs.hpp"
 
 namespace ditrain::plan {
@@ -120,6 +121,11 @@ CheckpointDisk checkpoint_disk(const config::Config& config) {
   double optimizer = 0, averages = 0;
   for (const autograd::StateArray& array : optim::state_arrays(config.optimizer, config.ema))
     (array.is_average() ? averages : optimizer) += double(layout.layout_of(array).size()) * sizeof(float);
+  if (config.dist.outer) {
+    const optim::OuterOptimizer::Arrays outer = optim::OuterOptimizer::arrays(*config.dist.outer);
+    const double arena = double(layout.arena_size()) * sizeof(float), groups = config::outer_groups(config);
+    optimizer = groups * (optimizer + outer.on_disk_per_group * arena) + outer.shared_on_disk * arena;
+  }
   const config::CheckpointConfig& c = config.checkpoint;
   const double steps = double(config.train.steps);
   const auto multiples = [&](int64_t every) { return every == 0 ? 0 : std::ceil(steps / double(every)); };
@@ -161,7 +167,8 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Model& 
                        const RankPlace& place, const InputFacts& facts, const automem::Plan* automem) {
   const int ranks_on_node = place.ranks_on_node;
   const int workers = std::accumulate(place.cluster_sizes.begin(), place.cluster_sizes.end(), 0);
-  const int64_t micro_batch = config::micro_batch_of(config, gradients.replicas);
+  const int replicas = gradients.replicas * gradients.groups;
+  const int64_t micro_batch = config::micro_batch_of(config, replicas);
   nn::ModelPass pass(model, micro_batch, Mode::kTraining, pass_options(config));
   const size_t arena = size_t(model.parameters().arena_size()) * sizeof(float);
   const size_t state = size_t(gradients.most_state_elements()) * sizeof(float);
@@ -173,11 +180,15 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Model& 
   }
   const std::string share = gradients.sharded ? fmt::format("shards of {} ranks", world_size) : "";
   const nn::ModelConfig& m = config.model;
-  const auto samples = size_t(config.train.global_batch / gradients.replicas);
+  const auto samples = size_t(config.train.global_batch / replicas);
   const std::string batch = fmt::format("micro-batch of {}", micro_batch);
-  const bool sums = gradients.replicas > 1 && config.dist.engine;
-  // Replicas have the same state: those who have the first one write it.
-  const int writers = gradients.sharded ? ranks_on_node : std::min(ranks_on_node, config::tensor_ranks(config));
+  const bool sums = replicas > 1 && config.dist.engine;
+  // Replicas of a group have the same state: those who have the first one write it.
+  const int groups_on_node = std::max(1, gradients.groups * ranks_on_node / world_size);
+  const int writers =
+      gradients.sharded ? ranks_on_node : std::min(ranks_on_node, config::tensor_ranks(config) * groups_on_node);
+  const optim::OuterOptimizer::Arrays outer =
+      config.dist.outer ? optim::OuterOptimizer::arrays(*config.dist.outer) : optim::OuterOptimizer::Arrays{};
   const bool moved = automem != nullptr;
   const std::string& guide = config.sample.guide;
   MemoryPlan plan{.kept = kept_by_node(pass)};
@@ -188,6 +199,10 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Model& 
        size_t(gradients.gradient_elements()) * sizeof(float)},
       {"optimiser state", arrays + (gradients.sharded ? ", " + share : ""), moved ? 0 : optimizer},
       {"EMA", share, moved ? 0 : state},
+      {"outer steps",
+       "dist.outer: weights, momentum, gradient that nodes average" +
+           std::string(outer.in_memory > 3 ? "; overlap: start and momentum of the node" : ""),
+       size_t(outer.in_memory) * arena},
       {"optimiser workspace", "of the largest parameter", optim::workspace_bytes(config.optimizer, model.parameters())},
       {"fast pool", "tensors that move, in what memory.fast_gib leaves free", moved ? automem->capacity.pool_bytes : 0},
       {"small tensors", "of weights and states, which stay in the fast tier", moved ? automem->uses.small_bytes : 0},
@@ -205,7 +220,9 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Model& 
        sums ? 2 * std::max(size_t(config.dist.bucket_mib * 0x1p20), largest_bucket_bytes(gradients.buckets)) : 0},
       {"checkpoint buffer",
        fmt::format("checkpoint.buffer_gib, or the whole state{}", writers < ranks_on_node ? ", shared out" : ""),
-       checkpoint_buffer_bytes(config.checkpoint, 2 * state + optimizer) * size_t(writers) / size_t(ranks_on_node)},
+       checkpoint_buffer_bytes(config.checkpoint,
+                               2 * state + optimizer + size_t(outer.shared_on_disk + outer.on_disk_per_group) * arena) *
+           size_t(writers) / size_t(ranks_on_node)},
       {"samples, validation", "", sampling_bytes(model, config, world_size)},
       {"guide", "weights of sample.guide, taken to be as many as the model's",
        config::draws_samples(config) && !guide.empty() && guide != config::kRoutedGuide ? arena : 0},

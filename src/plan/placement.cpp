@@ -55,15 +55,6 @@ std::string set_aside_line(const std::string& who, const char* key, int64_t aske
   return fmt::format("{}: {}\n", who, what);
 }
 
-/// "mpirun", for root with the variables without which Open MPI starts nothing as root.
-std::string mpirun() {
-  std::string words = "mpirun";
-  if (geteuid() != 0) return words;
-  for (const char* name : {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_ALLOW_RUN_AS_ROOT"})
-    if (std::getenv(name) == nullptr) words = fmt::format("{}=1 {}", name, words);
-  return words;
-}
-
 /// With one cluster per rank by parallel.strategy: what the cores would be cut into otherwise, and how to have that.
 void check_single_cluster(Placement& p, config::Strategy strategy, parallel::CoreRequest request, int ranks) {
   p.plan.clusters_from = fmt::format("parallel.strategy: {}, one per rank", strategy);
@@ -239,6 +230,14 @@ RanksPerNode ranks_per_node_of_slurm(int ranks) {
 }
 
 }  // namespace
+
+std::string mpirun() {
+  std::string words = "mpirun";
+  if (geteuid() != 0) return words;
+  for (const char* name : {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_ALLOW_RUN_AS_ROOT"})
+    if (std::getenv(name) == nullptr) words = fmt::format("{}=1 {}", name, words);
+  return words;
+}
 
 Placement plan_placement(const config::Config& config, dist::Communicator& comm) {
   Topology topology = platform::probe_topology();

@@ -53,8 +53,8 @@ Platform read_platform(const YamlMap& file) {
   p.nodes = int(file.integer("nodes", 1, kMostNodes));
   p.dies_per_node = int(file.integer("dies_per_node", 1, 1024));
   p.planes = int(file.integer("planes", 1, 64, 1));
-  p.die = read_die(file.map("die", {"cores", "tflop_f32_per_s", "tflop_bf16_per_s", "share", "memory_gb",
-                                    "memory_gb_per_s", "bulk_gb"}));
+  p.die = read_die(file.map(
+      "die", {"cores", "tflop_f32_per_s", "tflop_bf16_per_s", "share", "memory_gb", "memory_gb_per_s", "bulk_gb"}));
   const YamlMap inside = file.map("inside", {"gb_per_s", "latency_us"});
   p.inside = {.gb_per_s = inside.number("gb_per_s", 1e-3, 1e6), .latency_us = inside.number("latency_us", 0, 1e6)};
   if (p.nodes > 1 || file.has("tree")) p.tree = read_tree(file, p.nodes);

@@ -40,9 +40,13 @@ double TensorGroup::gradient_norm(ops::Context& ctx, autograd::ParameterStore& p
 }
 
 RankGroups::RankGroups(const config::Config& config, dist::Communicator& world) : world_(world) {
-  const int size = config::tensor_ranks(config);
+  const int size = config::tensor_ranks(config), place = place_on_nodes(world);
+  if (const int groups = config::outer_groups(config); groups > 1) {
+    const int ranks = world.world_size() / groups;
+    group_ = place / ranks;
+    summing_ = ranks > 1 ? world.split(group_, place) : dist::make_null_communicator();
+  }
   if (size == 1) return;
-  const int place = place_on_nodes(world);
   data_ = world.split(place % size, place);
   tensor_ = std::make_unique<TensorGroup>(world.split(place / size, place));
   // Sums go node by node: only where the ranks of a group lie alike do they get the same bits.

@@ -121,6 +121,10 @@ RunPlan plan_run(const config::Config& config, int world_size, const RankPlace& 
   return plan;
 }
 
+RunPlan plan_briefly(const config::Config& config, int world_size, const RankPlace& place, const InputFacts& facts) {
+  return plan_settled(config, world_size, place, {}, facts);
+}
+
 size_t planned_bytes(const config::Config& config, int world_size, const RankPlace& place, const InputFacts& facts) {
   Degrees degrees(config, world_size, place, {}, facts);
   if (config.train.recompute) return plan_settled(config, world_size, place, {}, facts).memory.total();

@@ -201,6 +201,7 @@ StepWork work_of(const RunPlan& plan) {
   for (double* count : {&work.gemm_flop, &work.gemm_flop_per_width, &work.attention_macs, &work.attention_values})
     *count /= sharing;
   work.summed = plan.replicas > 1 ? all / sharing : 0;
+  if (plan.config.dist.outer) work.summed /= plan.config.dist.outer->every;
   return work;
 }
 

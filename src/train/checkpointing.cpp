@@ -35,6 +35,7 @@ void Checkpointing::begin(bool must_succeed) {
   DITRAIN_CHECK(!state_.step.weights_are_spoilt(), "a checkpoint of weights that a bad step has spoilt");
   report_.heartbeat.begin(fmt::format("checkpoint of step {}", progress.step));
   verify();
+  if (state_.step.outer()) state_.step.outer()->finish();  // what is under way is a part of the state
   checkpoint::CheckpointSaver& saver = *state_.saver;
   handle_outcome(saver.finish(), false);
   begin_s_ = now_s();
@@ -43,6 +44,7 @@ void Checkpointing::begin(bool must_succeed) {
                               .optimizer_step = progress.optimizer_step,
                               .skipped_steps = progress.skipped_steps,
                               .world_size = run_.comm.world_size(),
+                              .groups = run_.plan.gradients.groups,
                               .isa = kernels::chosen_isa(),
                               .kernels = kernels::dispatch_report(),
                               .version = kVersion,
@@ -88,6 +90,7 @@ void Checkpointing::verify() {
   if (run_.config.dist.verify_every == 0 || verified_step_ == step) return;
   const PhaseTimer timer(report_.off_step, Phase::kVerify);
   const automem::Reading reading(state_.automem.get());
+  if (state_.step.outer()) state_.step.outer()->finish();
   const int part = run_.groups.tensor() ? run_.groups.tensor()->communicator().rank() : 0;
   verify_replicas(run_.config, state_.model.parameters(), step, part, run_.comm, run_.ctx);
   verified_step_ = step;

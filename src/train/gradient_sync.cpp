@@ -44,11 +44,12 @@ Numbers tree_sums(const double* terms, int64_t n) {
 
 }  // namespace
 
-GradientSync::GradientSync(const plan::RunPlan& plan, nn::Model& model, dist::Communicator& comm, ops::Context& ctx,
-                           plan::TensorGroup* group)
+GradientSync::GradientSync(const plan::RunPlan& plan, nn::Model& model, dist::Communicator& comm,
+                           dist::Communicator& summing, ops::Context& ctx, plan::TensorGroup* group)
     : plan_(plan),
       parameters_(model.parameters()),
       comm_(comm),
+      summing_(summing),
       ctx_(ctx),
       group_(group),
       overlap_(plan.config.dist.overlap),
@@ -64,13 +65,13 @@ void GradientSync::allocate(dist::NodeMemory* gradient_memory, const std::vector
                                     .shards = gradients.sharded,
                                     .gathers = !gradients.factors.empty(),
                                     .tree = dist.reproducible,
-                                    .link = dist.simulate_link,
+                                    .link = dist.outer ? std::nullopt : dist.simulate_link,  // in a node
                                     .pus = comm_pus};
-    engine_ = std::make_unique<dist::Engine>(comm_, *gradient_memory, engine);
+    engine_ = std::make_unique<dist::Engine>(summing_, *gradient_memory, engine);
     buckets_ = std::make_unique<dist::GradientBuckets>(*engine_, grads_->get(), gradients.buckets);
   } else {
     DITRAIN_CHECK(!gradients.sharded && gradients.factors.empty(), "shards or factors without an engine");
-    buckets_ = std::make_unique<dist::GradientBuckets>(comm_, grads_->get(), gradients.buckets);
+    buckets_ = std::make_unique<dist::GradientBuckets>(summing_, grads_->get(), gradients.buckets);
   }
   if (dist.reproducible) {
     leaf_sums_ = std::make_unique<LeafSums>(plan_.samples / plan_.micro_batch, parameters_.grads, ctx_);
@@ -183,6 +184,13 @@ double GradientSync::norm() {
       *squares += squares_of(ctx_, grads_->get(), buckets_->bucket(k));
   }
   return squares ? std::sqrt(*squares + low_rank_.take_squares()) : optim::gradient_norm(ctx_, parameters_);
+}
+
+double GradientSync::norm_of_groups(double norm) {
+  if (plan_.gradients.groups == 1) return norm;
+  double squares = norm * norm / comm_.world_size();
+  comm_.allreduce_sum(&squares, 1);
+  return std::sqrt(squares);
 }
 
 void GradientSync::update(const optim::StepSettings& settings, PhaseLog& log) {

@@ -10,11 +10,12 @@ std::vector<dist::Replica> replicas_of(const config::Config& config, const autog
   const auto add = [&](const char* name, const Tensor& tensor) {
     if (tensor.defined()) replicas.push_back({name, ops::checksum(ctx, tensor)});
   };
-  add("weights", parameters.values);
-  add("bf16 weights", parameters.values_bf16);
+  add("weights", parameters.model_values());
+  if (!parameters.published.defined()) add("bf16 weights", parameters.values_bf16);
   if (config.dist.shard_optimizer) return replicas;
   add("ema", parameters.ema);
-  for (const autograd::OptimizerState& state : parameters.states) add(state.declared.title.c_str(), state.data);
+  for (const autograd::OptimizerState& state : parameters.states)
+    if (!state.declared.of_group) add(state.declared.title.c_str(), state.data);
   return replicas;
 }
 

@@ -19,7 +19,7 @@ struct RunContext {
 
   bool leader() const { return comm.rank() == 0; }
   /// Whether this rank writes a part of the checkpoints.
-  bool writes() const { return plan.gradients.sharded || groups.data().rank() == 0; }
+  bool writes() const { return plan.gradients.sharded || groups.summing().rank() == 0; }
   const std::string& disk_folder() const;  ///< the folder of the disk tier
   std::string checkpoints() const { return options.out + "/checkpoints"; }
   /// Adds a fallback or an advice of this rank to the report; "" adds nothing.
@@ -52,11 +52,12 @@ class RankTimeoutScope {
  public:
   RankTimeoutScope(RunContext& run, double seconds) : all_(run.comm, seconds), data_(run.groups.data(), seconds) {
     if (run.groups.tensor() != nullptr) tensor_.emplace(run.groups.tensor()->communicator(), seconds);
+    if (&run.groups.summing() != &run.groups.data()) summing_.emplace(run.groups.summing(), seconds);
   }
 
  private:
   dist::TimeoutScope all_, data_;
-  std::optional<dist::TimeoutScope> tensor_;
+  std::optional<dist::TimeoutScope> tensor_, summing_;
 };
 
 }  // namespace ditrain::train

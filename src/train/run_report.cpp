@@ -155,7 +155,7 @@ StepMetrics RunReport::metrics_of(const StepResult& result, const PhaseLog& wait
   m.cpu_seconds = facts.cpu_seconds;
   if (run_.config.train.layer_sync) m.extra["layer_sync_cosine"] = facts.layer_cosine;
   m.skipped_steps = state_->progress.skipped_steps, m.bad_files = int64_t(facts.bad_files);
-  m.allreduce_hidden_s = result.allreduce_hidden_s;
+  m.allreduce_hidden_s = result.allreduce_hidden_s, m.allreduce_bytes = result.allreduce_bytes;
   interval_.add(m, step_s);
   trace_.add_step(m.step, start_s, spans, state_->step.sync().communication().buckets);
   return m;

@@ -52,6 +52,7 @@ void ShardedUpdate::finish(dist::StepOutcome& step) {
     const double start = now_s();
     if (const auto arrived = wait(k, "new weights")) step.add(*arrived);
     step.exposed_s += now_s() - start;
+    step.bytes += double(shards_.grid()[k].size()) * sizeof(float);
     const plan::UpdateGroup& group = plan_.updates.groups[size_t(k)];
     for_pieces(autograd::ArenaSlice{group.arena.begin, group.arena.end}, group.taken, group.first_take,
                [&](const autograd::ArenaSlice& slice) { optim::take_weights(ctx_, parameters_, slice); });

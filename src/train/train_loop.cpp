@@ -7,6 +7,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/config/replicas.hpp"
 #include "ditrain/platform/affinity.hpp"
 #include "ditrain/platform/signals.hpp"
 
@@ -180,8 +181,13 @@ int TrainLoop::run() {
     if (config_.dist.verify_every > 0 && state_.progress.step % config_.dist.verify_every == 0) checkpointing_.verify();
     if ((m.non_finite.empty() || last) && evaluate(m, last)) agree_again();
     if (agreed_.peak_too_low) report_.measure_peak();
-    const bool stop = agreed_.stop && !last;
-    const bool wanted = agreed_.checkpoint || checkpointing_.is_due(state_.progress.step);
+    const bool alike = config::is_outer_step(config_, state_.progress.step);  // else each group has other weights
+    if (agreed_.stop && !stop_wanted_ && !alike) log::info("stopping after the next outer step");
+    stop_wanted_ = stop_wanted_ || agreed_.stop;
+    checkpoint_wanted_ = checkpoint_wanted_ || agreed_.checkpoint;
+    const bool stop = stop_wanted_ && alike && !last;
+    const bool wanted =
+        alike && (std::exchange(checkpoint_wanted_, false) || checkpointing_.is_due(state_.progress.step));
     if (state_.saver->is_writing() && !agreed_.writes_checkpoint) checkpointing_.advance();
     report_.tell_step(m, last || stop);  // before the checkpoint: what that holds has its line
     if (last || stop || wanted) checkpointing_.begin(/*must_succeed=*/last || stop);

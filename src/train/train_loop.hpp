@@ -41,6 +41,8 @@ class TrainLoop {
   RunReport& report_;
   dataset::Loader loader_;
   StepFacts agreed_;  // by all ranks in the last step
+  // Requests that wait for the next outer step, if there are outer steps.
+  bool stop_wanted_ = false, checkpoint_wanted_ = false;
   // CPU time of this process when it was last looked at, and what has come together since it was told.
   double cpu_mark_s_ = 0, cpu_s_ = 0;
 };

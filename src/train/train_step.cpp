@@ -4,6 +4,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
+#include "ditrain/config/replicas.hpp"
 #include "ditrain/ops/elementwise.hpp"
 #include "ditrain/ops/random.hpp"
 
@@ -19,14 +20,14 @@ nn::PassOptions pass_options(const plan::RunPlan& plan, const GradientSync& sync
 }  // namespace
 
 TrainStep::TrainStep(const plan::RunPlan& plan, nn::Model& model, dist::Communicator& comm, ops::Context& ctx,
-                     plan::TensorGroup* group)
+                     plan::TensorGroup* group, dist::Communicator* summing)
     : plan_(plan),
       model_(model),
       comm_(comm),
       ctx_(ctx),
       process_(diffusion::make_process(plan.config.diffusion, plan.config.model.learn_sigma)),
       shape_{plan.config.model.in_channels, plan.config.model.pixels()},
-      sync_(plan_, model, comm, ctx, group),
+      sync_(plan_, model, comm, summing != nullptr ? *summing : comm, ctx, group),
       pass_(model, plan.micro_batch, autograd::Mode::kTraining, pass_options(plan, sync_)),
       time_(size_t(plan.micro_batch)),
       terms_(size_t(plan.micro_batch)) {
@@ -48,6 +49,8 @@ void TrainStep::allocate(dist::NodeMemory* gradient_memory, const std::vector<in
   noise_ = Tensor(pass_.image().shape(), DType::kF32, home);
   sync_.allocate(gradient_memory, comm_pus);
   sync_.state().set_automem(automem);
+  if (config::outer_groups(plan_.config) > 1)
+    outer_ = std::make_unique<OuterSync>(plan_, model_.parameters(), comm_, ctx_, comm_pus);
 }
 
 std::vector<TrainStep::MicroBatch> TrainStep::micro_batches_of(const dataset::Batch& batch) const {
@@ -103,7 +106,8 @@ void TrainStep::compute_loss(const MicroBatch& micro, StepFacts& facts) {
   const diffusion::LossBatch batch{micro.images, x, noise, time_.data(), out, micro.conditions};
   const double weight = 1.0 / double(plan_.config.train.global_batch);
   ctx_.for_range(plan_.micro_batch, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
-    diffusion::training_loss(*process_, shape_, batch, weight, dout, terms_.data(), begin, end);
+    diffusion::training_loss(*process_, shape_, batch, weight * plan_.gradients.groups, dout, terms_.data(), begin,
+                             end);
   });
   for (const diffusion::LossTerms& term : terms_)
     facts.loss += weight * term.loss, facts.mse += weight * term.mse, facts.vb += weight * term.vb;
@@ -173,7 +177,7 @@ optim::StepSettings TrainStep::next_update(const Progress& progress) const {
 std::string TrainStep::name_of_non_finite() {
   std::string name = agree_on_name(bad_activation_);
   if (!name.empty()) return name;
-  name = sync_.first_bad_gradient();
+  name = agree_on_name(sync_.first_bad_gradient());
   return name.empty() ? "gradient norm (overflow)" : "gradient " + name;
 }
 
@@ -184,6 +188,8 @@ StepResult TrainStep::run(const dataset::Batch& batch, Progress& progress, const
   bad_activation_.clear();
   refresh_bf16_copy();
   optim::StepSettings update = next_update(progress);
+  const double ema_decay = update.ema_decay;
+  if (outer_) update.ema_decay = 1;  // the EMA averages what outer steps make
   for (const MicroBatch& micro : micro_batches_of(batch)) {
     micro_number_ = micro.place.number;
     if (automem_ != nullptr) automem_->begin_micro_batch(micro_number_);
@@ -199,20 +205,30 @@ StepResult TrainStep::run(const dataset::Batch& batch, Progress& progress, const
   sync_.collect(update, log);
   if (mine) result.facts.add(mine());
   timed(Phase::kAllreduceExposed, log, [&] { sync_.exchange(result.facts); });
-  timed(Phase::kOptimizer, log, [&] { result.grad_norm = sync_.norm(); });
+  double norm = 0;
+  timed(Phase::kOptimizer, log, [&] { norm = sync_.norm(); });
+  timed(Phase::kAllreduceExposed, log, [&] { result.grad_norm = sync_.norm_of_groups(norm); });
   ++progress.step;
-  // Loss and gradients are the same bits on every rank now, so all ranks decide alike.
+  // Loss and norm are the same bits on every rank now, so all ranks decide alike.
   if (!std::isfinite(result.facts.loss) || !std::isfinite(result.grad_norm)) {
     result.non_finite = name_of_non_finite();
     weights_are_spoilt_ = sync_.has_updated();
     ++progress.skipped_steps;
   } else {
-    update.grad_scale = optim::clip_factor(result.grad_norm, plan_.config.optimizer.clip_norm);
+    update.grad_scale = optim::clip_factor(norm, plan_.config.optimizer.clip_norm);
     sync_.update(update, log);
     ++progress.optimizer_step;
+    if (outer_) outer_->count_update(ema_decay);
   }
   if (automem_ != nullptr) automem_->end_step();
   result.allreduce_hidden_s = sync_.communication().hidden_s();
+  result.allreduce_bytes = sync_.communication().bytes;
+  if (outer_ && !weights_are_spoilt_ && config::is_outer_step(plan_.config, progress.step)) {
+    const dist::StepOutcome outer = outer_->step(log);
+    result.allreduce_hidden_s += outer.hidden_s(), result.allreduce_bytes += outer.bytes;
+    copy_is_fresh_ = false;
+    refresh_bf16_copy();  // ranks are compared now
+  }
   return result;
 }
 

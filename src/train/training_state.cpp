@@ -11,15 +11,16 @@
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/files/checkpoint_folder.hpp"
 #include "ditrain/kernels/dispatch.hpp"
+#include "ditrain/optim/outer.hpp"
 
 namespace ditrain::train {
 namespace {
 
 std::unique_ptr<dist::NodeMemory> make_gradient_memory(RunContext& run) {
-  if (!run.config.dist.engine || run.groups.data().world_size() == 1) return nullptr;
+  dist::Communicator& ranks = run.groups.summing();
+  if (!run.config.dist.engine || ranks.world_size() == 1) return nullptr;
   const size_t bytes = size_t(run.plan.gradients.buckets.n()) * sizeof(float);
-  auto memory =
-      std::make_unique<dist::NodeMemory>(run.groups.data(), bytes, /*may_share=*/true, run.config.memory.pages);
+  auto memory = std::make_unique<dist::NodeMemory>(ranks, bytes, /*may_share=*/true, run.config.memory.pages);
   run.note(memory->note());
   run.note(memory->page_note());
   return memory;
@@ -49,10 +50,11 @@ TrainingState::TrainingState(RunContext& context, const dataset::Dataset& data)
       gradient_memory(make_gradient_memory(run)),
       automem(make_automem(run)),
       model(run.config.model, run.groups.tensor_parallel()),
-      step(run.plan, model, run.groups.data(), run.ctx, run.groups.tensor()) {
+      step(run.plan, model, run.groups.data(), run.ctx, run.groups.tensor(), &run.groups.summing()) {
   load_other_models(data);
   allocate();
   make_saver();
+  if (step.outer()) log::info_line(step.outer()->description());
   const dist::Engine* engine = step.sync().engine();
   if (engine == nullptr) return;
   log::detail_line(engine->description());
@@ -85,7 +87,7 @@ void TrainingState::allocate() {
   p.allocate(autograd::ParameterStore::For::kTraining, run.config.train.precision,
              {.home = moves ? &automem->beside() : &memory::system_memory(),
               .gradients = moves && gradient_memory ? &automem->beside(*gradient_memory) : gradient_memory.get(),
-              .states = optim::state_arrays(run.config.optimizer, run.config.ema),
+              .states = optim::state_arrays(run.config.optimizer, run.config.ema, run.config.dist.outer.has_value()),
               .state_parts = gradients.state_parts(),
               .gradient_slices = gradients.gradient_slices,
               .segments = moves ? &automem->source() : nullptr});
@@ -99,9 +101,12 @@ void TrainingState::allocate() {
 
 void TrainingState::make_saver() {
   const plan::GradientPlan& gradients = run.plan.gradients;
-  checkpoint::OwnState mine{.parts = step.sync().state().parts()};
+  checkpoint::OwnState mine{.parts = step.sync().state().parts(),
+                            .shared = run.groups.data().rank() == 0 || gradients.sharded,
+                            .group = run.groups.group(),
+                            .groups = gradients.groups};
   if (!run.writes()) mine.parts.clear();
-  if (!run.leader()) mine.frozen = false, mine.whole_parameters = gradients.sharded;
+  if (!run.leader()) mine.frozen = false, mine.whole_parameters = gradients.sharded || gradients.groups > 1;
   const size_t buffer = plan::checkpoint_buffer_bytes(run.config.checkpoint, model.parameters().state_bytes());
   saver = std::make_unique<checkpoint::CheckpointSaver>(
       checkpoint::CheckpointSaver::Setup{.checkpoints_dir = run.checkpoints(),
@@ -112,6 +117,7 @@ void TrainingState::make_saver() {
                                          .pus = run.placement.helper_pus},
       model.parameters(), run.comm, run.ctx);
   step.sync().state().set_saver(saver.get());
+  if (step.outer()) step.outer()->set_saver(saver.get());
 }
 
 // The steps of the trunk count: schedules and the order of the data go on.
@@ -122,7 +128,7 @@ void TrainingState::branch(const std::string& path) {
   const config::Config trunk = config::parse_config(state.config_yaml, folder);
   std::vector<config::Difference> differences = checkpoint::differences_of_meaning(trunk, c);
   for (const config::Difference& d : config::differences(trunk, c))
-    if (d.key.starts_with("model.") || d.key == "optimizer.kind") differences.push_back(d);
+    if (d.key.starts_with("model.") || d.key == "optimizer.kind" || d.key == "dist.outer") differences.push_back(d);
   for (const config::Difference& d : differences)
     throw InputError({.where = "train.branch_from",
                       .what = "the checkpoint holds another model or other state: " + folder,
@@ -164,6 +170,7 @@ void TrainingState::initialise() {
     log::info("weights: {}", file.path());
   }
   step.keep(model.parameters().values, model.parameters().ema_state());
+  step.begin_phase(/*loaded=*/false);
 }
 
 void TrainingState::load(const std::string& folder) {
@@ -171,7 +178,8 @@ void TrainingState::load(const std::string& folder) {
   checkpoint::load_training_state(
       folder, model.parameters(),
       [this](const Tensor& whole, const autograd::OptimizerState& mine) { step.keep(whole, mine); },
-      run.placement.helper_pus);
+      run.placement.helper_pus, {.group = run.groups.group(), .groups = run.plan.gradients.groups});
+  step.begin_phase(/*loaded=*/true);
   progress = {state.step, state.optimizer_step, state.skipped_steps};
   if (state.isa != kernels::chosen_isa())
     log::warn("the checkpoint was computed with {} kernels, this run uses {}: it may not continue bit for bit",

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "dist/thread_world.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/checkpoint/saver.hpp"
@@ -99,6 +100,54 @@ TEST_CASE("a checkpoint holds the state as it was, though updates go on while it
   State again(192);
   checkpoint::load_training_state(outcome->folder, again.model.parameters());
   CHECK(again.values() == before);
+}
+
+TEST_CASE("groups of ranks find their own state in a checkpoint, and another number of groups the mean") {
+  TemporaryFolder folder;
+  std::vector<std::unique_ptr<State>> groups;
+  ThreadWorld world{.ranks = 2};
+  for (int g = 0; g < 2; ++g) {
+    groups.push_back(std::make_unique<State>());
+    ParameterStore& p = groups.back()->model.parameters();
+    for (autograd::OptimizerState& state : p.states) state.declared.of_group = true;
+    copy(random_tensor({p.arena_size()}, uint64_t(7 + g)), p.states[1].data);
+  }
+  std::string saved;
+  run_ranks(world, [&](ThreadCommunicator& comm) {
+    State& state = *groups[size_t(comm.rank())];
+    CheckpointSaver::Setup setup = state.setup(folder / "c");
+    setup.mine.shared = setup.mine.frozen = comm.rank() == 0;
+    setup.mine.group = comm.rank(), setup.mine.groups = 2;
+    CheckpointSaver saver(setup, state.model.parameters(), comm, state.ctx);
+    checkpoint::CheckpointState at = State::at_step(3);
+    at.world_size = at.groups = 2;
+    saver.start(at);
+    const auto outcome = saver.finish();
+    if (comm.rank() == 0 && outcome->problem.empty()) saved = outcome->folder;
+  });
+  REQUIRE_NOTHROW(checkpoint::check_checkpoint(saved));
+  const auto load = [&](const checkpoint::GroupPlace& place) {
+    auto state = std::make_unique<State>();
+    for (autograd::OptimizerState& s : state->model.parameters().states) s.declared.of_group = true;
+    checkpoint::load_training_state(saved, state->model.parameters(), {}, {}, place);
+    return state;
+  };
+  const auto of = [](State& state) {  // what parameters have; nothing between them is in a file
+    std::vector<float> all;
+    for (const autograd::Parameter* p : state.model.parameters().state_dict())
+      if (p->trainable)
+        for (const float x : to_vector(state.model.parameters().view(state.model.parameters().states[1].data, *p)))
+          all.push_back(x);
+    return all;
+  };
+  const std::vector<float> a = of(*groups[0]), b = of(*groups[1]);
+  CHECK(a != b);
+  CHECK(of(*load({.group = 0, .groups = 2})) == a);
+  CHECK(of(*load({.group = 1, .groups = 2})) == b);
+  const std::vector<float> mean = of(*load({.group = 2, .groups = 3}));
+  for (size_t i = 0; i < a.size(); i += 97) CHECK(mean[i] == 0.5f * (a[i] + b[i]));
+  CHECK(to_vector(load({.group = 1, .groups = 2})->model.parameters().values) ==
+        to_vector(groups[0]->model.parameters().values));
 }
 
 TEST_CASE("a checkpoint is whole only after all ranks have said so") {

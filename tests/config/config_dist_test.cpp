@@ -168,3 +168,56 @@ TEST_CASE("strategies that give a rank one cluster, or share a replica, refuse w
   CHECK(message_of([&] { config::validate_for_ranks(swiglu, 2); }).find("2 heads and width 133 for") !=
         std::string::npos);
 }
+
+TEST_CASE("dist.outer is off or a map") {
+  CHECK_FALSE(config::Config{}.dist.outer);
+  config::Config config;
+  config::apply_set(config, "dist.outer={overlap: false}");
+  REQUIRE(config.dist.outer);
+  CHECK((config.dist.outer->every == 50 && config.dist.outer->lr == 0.7 && config.dist.outer->momentum == 0.9));
+  CHECK_FALSE(config.dist.outer->overlap);
+  config::apply_set(config, "dist.outer={every: 8, overlap: true, momentum: 0}");
+  const config::Config again = config::parse_config(config::to_yaml(config), "again.yaml");
+  REQUIRE(again.dist.outer);
+  CHECK((again.dist.outer->every == 8 && again.dist.outer->overlap && again.dist.outer->momentum == 0));
+  CHECK(set_error("dist.outer={every: 0}").find("dist.outer.every: bad value; got '0'") != std::string::npos);
+  CHECK(set_error("dist.outer={momentum: 1}").find("dist.outer.momentum: bad value") != std::string::npos);
+  CHECK(set_error("dist.outer={overlap: 1}").find("dist.outer.overlap: bad value; got '1', expected true or false") !=
+        std::string::npos);
+  CHECK(set_error("dist.outer={steps: 5}").find("dist.outer: bad value") != std::string::npos);
+}
+
+TEST_CASE("dist.outer refuses what it does not combine with, and intervals that end between outer steps") {
+  const auto error = [](auto change) {
+    return validate_error([&](config::Config& c) {
+      c.dist.outer = optim::OuterConfig{.every = 10};
+      c.train.steps = c.checkpoint.every_steps = 100;
+      c.sample.every_steps = c.eval.every_steps = 0;
+      change(c);
+    });
+  };
+  CHECK(error([](config::Config&) {}) == "no error");
+  CHECK(error([](config::Config& c) { c.dist.shard_optimizer = true; }) ==
+        "[config] dist.outer does not combine with shards: each node has optimiser state of its own; got "
+        "dist.shard_optimizer: true, expected dist.shard_optimizer: false; try --set dist.outer=off");
+  CHECK(error([](config::Config& c) {
+          c.dist.reproducible = true, c.train.micro_batch = 1;
+        }).find("dist.reproducible: true, expected dist.reproducible: false") != std::string::npos);
+  CHECK(error([](config::Config& c) { c.dist.engine = false; }).find("dist.engine: true") != std::string::npos);
+  CHECK(error([](config::Config& c) {
+          c.parallel.strategy = config::Strategy::kDpTp;
+        }).find("parallel.strategy: cftp or dp") != std::string::npos);
+  CHECK(error([](config::Config& c) { c.memory.automem = config::AutoMem::kPlanned; }).find("memory.automem: off") !=
+        std::string::npos);
+  CHECK(error([](config::Config& c) { c.ema.snapshots_every = 10; }).find("ema.snapshots_every: 0") !=
+        std::string::npos);
+  CHECK(error([](config::Config& c) { c.dist.adaln = config::AdalnExchange::kFactors; }) != "no error");
+  CHECK(error([](config::Config& c) { c.checkpoint.every_steps = 25; }) ==
+        "[config] checkpoint.every_steps is no multiple of dist.outer.every: ranks have the same weights after outer "
+        "steps only; got checkpoint.every_steps: 25, every: 10, expected a multiple of 10; try --set "
+        "checkpoint.every_steps=30, or an `every` that divides 25");
+  CHECK(error([](config::Config& c) { c.train.steps = 101; }).find("train.steps: 101") != std::string::npos);
+  CHECK(error([](config::Config& c) { c.sample.every_steps = 5; }).find("sample.every_steps=10") != std::string::npos);
+  CHECK(error([](config::Config& c) { c.eval.every_steps = 5; }).find("eval.every_steps=10") != std::string::npos);
+  CHECK(error([](config::Config& c) { c.dist.verify_every = 3; }).find("dist.verify_every=10") != std::string::npos);
+}

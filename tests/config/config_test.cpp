@@ -140,6 +140,7 @@ TEST_CASE("every key of the contract exists") {
                            "dist.timeout_s",
                            "dist.verify_every",
                            "dist.simulate_link",
+                           "dist.outer",
                            "sample.every_steps",
                            "eval.every_steps",
                            "log.every_steps",

@@ -43,6 +43,17 @@ TEST_CASE("products and precision of a run are for life, its tuning is not") {
         }).find("train.precision: was f32, now bf16; kernels.gemm: was own, now ref") != std::string::npos);
 }
 
+TEST_CASE("outer steps are for life, although other keys of dist are not") {
+  config::Config none, some, other;
+  some.dist.outer.emplace(), other.dist.outer.emplace().every = 20;
+  CHECK(config::differences_on_resume(some, some).empty());
+  CHECK(config::differences_on_resume(none, some).size() == 1);
+  CHECK(message_of([&] {
+          config::check_resume(other, some);
+        }).find("dist.outer: was {every: 20, lr: 0.7, momentum: 0.9, overlap: false}, now {every: 50, ") !=
+        std::string::npos);
+}
+
 TEST_CASE("a resumed run is held to the keys that it reads") {
   const auto differences = [](const std::string& diffusion, const std::string& before, const std::string& now) {
     const auto with = [&](const std::string& key) {

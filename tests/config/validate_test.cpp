@@ -164,6 +164,23 @@ TEST_CASE("guided samples need a model with labels and their absence") {
   CHECK(for_distances.find("sample.cfg_scale needs") != std::string::npos);
 }
 
+TEST_CASE("sample.guide: routed needs routes, and labels are not needed for it") {
+  const auto error = [](bool routes, double cfg_scale) {
+    return validate_error([=](config::Config& c) {
+      c.sample.every_steps = 10, c.sample.guide = "routed", c.sample.cfg_scale = cfg_scale, c.model.class_dropout = 0;
+      if (routes) c.train.routing = {{0.5, 2, 8}};
+      CHECK(config::guide_routes(c.sample.guide, c).size() == (routes ? 1 : 0));
+    });
+  };
+  CHECK(error(true, 2) == "no error");
+  CHECK(error(true, 1).find("sample.guide guides by sample.cfg_scale, which is off") != std::string::npos);
+  CHECK(error(false, 2).find("sample.guide: routed guides away from the model with the routes of its training") !=
+        std::string::npos);
+  config::Config other;
+  other.train.routing = {{0.5, 2, 8}};
+  CHECK(config::guide_routes("runs/a", other).empty());
+}
+
 TEST_CASE("the drawn data fits models of any channels, and of its classes") {
   for (const int64_t channels : {1, 4, 13})
     CHECK(validate_error([=](config::Config& c) { c.model.in_channels = channels; }) == "no error");

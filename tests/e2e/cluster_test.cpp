@@ -147,6 +147,28 @@ TEST_CASE("Slurm: the numbers of the scripts are those that a dry run prints for
   }
 }
 
+TEST_CASE("plan: the lines that it prints can be given to ditrain, and more nodes than there are are refused") {
+  const std::string configs = DITRAIN_CONFIG_DIR;
+  const Args wanted = Args{"--config", configs + "/quickstart.yaml"} + sets({"optimizer.betas=[0.9,0.99]"});
+  const auto plan = [&](const Args& more) { return run(program("ditrain", Args{"plan"} + wanted + more)); };
+  const Args platform = {"--platform", configs + "/platforms/ethernet_10g.yaml"};
+  const Result result = plan(platform + Args{"--nodes", "4"});
+  REQUIRE_EXIT(result, 0);
+  CHECK_THAT(result.out, Contains("  1. ") && Contains("  5. ") && Contains("why not otherwise") &&
+                             Contains("\n     sbatch --nodes=4 --ntasks-per-node="));
+  const size_t line = result.out.rfind(" --bind-to core ditrain ") + 24;  // of the fifth
+  const std::string given = result.out.substr(line, result.out.find('\n', line) - line);
+  CHECK_THAT(given, Contains(" --set 'optimizer.betas=[0.9,0.99]' --set "));
+  const std::string ditrain = std::string(DITRAIN_PROGRAM_DIR) + "/ditrain";
+  REQUIRE_EXIT(run({"/bin/sh", "-c", "'" + ditrain + "' --print-config " + given}), 0);
+  const Result too_many = plan(platform + Args{"--nodes", "97"});
+  REQUIRE_EXIT(too_many, 2);
+  CHECK_THAT(too_many.err, Contains("has 96 node(s); got 97 nodes, expected 1 to 96"));
+  const Result alone = plan({"--nodes", "4"});
+  REQUIRE_EXIT(alone, 2);
+  CHECK_THAT(alone.err, Contains("--nodes is for --platform"));
+}
+
 TEST_CASE("two hosts: ranks that only TCP connects learn what two ranks of one host learn") {
   const TemporaryFolder scratch;
   const Args probe{script("two_hosts.sh"), "/bin/true"};

@@ -86,6 +86,7 @@ std::string as_run_here(std::string line) {
   }
   if (line.starts_with("./")) line = kRoot + line.substr(1);
   replace(line, "=DIR", "=images");
+  replace(line, "{every: 50}", "{every: 2}");
   if (program_name == "ditrain" && line.find(" report ") == line.npos && line.find(" --help ") == line.npos)
     line += std::string(" --set train.steps=2 --set sample.every_steps=0") +
             (line.find("eval.") == line.npos ? " --set eval.fid_every_steps=0" : " --set eval.fid_samples=8");

@@ -68,3 +68,44 @@ TEST_CASE("a dry run settles how many ranks share a replica") {
   CHECK((dry.config.parallel.tensor_ranks == 4 && dry.replicas == 1 && dry.samples == 4));
   CHECK_THROWS_AS(plan::plan_dry_run(config, 3, *dist::make_null_communicator()), InputError);  // 4 heads
 }
+
+TEST_CASE("outer steps: groups are nodes or simulated hosts, whose ranks alone sum gradients") {
+  config::Config config = test::small_config();
+  config.dist.outer = optim::OuterConfig{.overlap = true};
+  const auto settled = [&](const plan::Ranks& ranks) { return plan::settle(config, {}, ranks).config; };
+  CHECK(settled({4, 2}).dist.outer->groups == 2);
+  CHECK(settled({4, 1}).dist.outer->groups == 4);
+  const auto refused = [&](const plan::Ranks& ranks) {
+    try {
+      settled(ranks);
+    } catch (const InputError& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  CHECK(refused({2, 2}) ==
+        "[config] dist.outer: one node has nothing to average; got 2 rank(s) on one node, expected two nodes or more; "
+        "try dist.outer: off, or, to see it on one machine, dist.simulate_link={hosts: 2} and mpirun -np 2");
+  CHECK_THAT(refused({4, 3, false}), Catch::Contains("nodes have different numbers of ranks"));
+  config.dist.simulate_link = dist::LinkModel{.hosts = 2};
+  CHECK(settled({4, 4}).dist.outer->groups == 2);
+  config.dist.simulate_link->hosts = 3;
+  CHECK_THAT(refused({4, 4}),
+             Catch::Contains("4 rank(s), hosts: 3, expected a multiple of the hosts; try mpirun -np 6"));
+
+  config.dist.simulate_link.reset();
+  config.optimizer.clip_norm = 1;
+  config.train.global_batch = 8;
+  const plan::RunPlan of_pairs = plan::plan_run(settled({4, 2}), 4, {.ranks_on_node = 2, .rank = 3});
+  CHECK((of_pairs.replicas == 4 && of_pairs.gradients.replicas == 2 && of_pairs.gradients.groups == 2));
+  CHECK((of_pairs.samples == 2 && of_pairs.gradients.rank == 1 && of_pairs.gradients.factors.empty()));
+  config::Config plain = config;
+  plain.dist.outer.reset(), plain.dist.adaln = config::AdalnExchange::kReduce;
+  const auto bytes = [](const config::Config& c) { return plan::plan_run(c, 4, {.ranks_on_node = 2}).memory.total(); };
+  nn::Model model(config.model);
+  const size_t arena = size_t(model.parameters().arena_size()) * sizeof(float);
+  plain.checkpoint.async = config.checkpoint.async = false;
+  CHECK(bytes(settled({4, 2})) == bytes(plain) + 5 * arena);
+  config.dist.outer->overlap = false;
+  CHECK(bytes(settled({4, 2})) == bytes(plain) + 3 * arena);
+}

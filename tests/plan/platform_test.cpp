@@ -5,10 +5,8 @@
 #include <filesystem>
 
 #include "ditrain/base/error.hpp"
-#include "support/files.hpp"
 
 using namespace ditrain;
-using namespace ditrain::test;
 
 namespace {
 
@@ -28,6 +26,16 @@ std::string with(const std::string& was, const std::string& is) {
   const size_t at = text.find(was);
   REQUIRE(at != text.npos);
   return text.replace(at, was.size(), is);
+}
+
+template <class F>
+std::string message_of(F action) {
+  try {
+    action();
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "no error";
 }
 
 std::string refusal(const std::string& text) {
@@ -59,9 +67,8 @@ TEST_CASE("a tree of racks: rates, latencies and oversubscription by hand") {
   CHECK(plan::parse_platform(with("up: 2", "up: 1"), "").oversubscription(0) == Approx(2));
   CHECK(p.oversubscription(1) == 1);
   CHECK(p.with_nodes(5).ranks() == 10);
-  CHECK(message_of([&] {
-          p.with_nodes(13);
-        }).find("[platform] racks has 12 node(s); got 13 nodes, expected 1 to 12") == 0);
+  CHECK(message_of([&] { p.with_nodes(13); }).find("[platform] racks has 12 node(s); got 13 nodes, expected 1 to 12") ==
+        0);
   CHECK(plan::describe(p).find("20 Gbit/s over 2 planes; 2 level(s) of switches") != std::string::npos);
 }
 
@@ -71,11 +78,15 @@ TEST_CASE("descriptions of clusters that are refused say where and what") {
   CHECK(refusal(with("share: 0.5", "share: 1.5")).find("[config] racks.yaml:5: die.share: bad value; got '1.5'") == 0);
   CHECK(refusal(with("nodes: 12", "nodes: 13"))
             .find("[config] racks.yaml:7: tree: bad value; got places for 12 nodes, expected at least the 13") == 0);
-  CHECK(refusal(with("gbit_per_s: 20", "gbit_per_s: fast")).find("racks.yaml:9: tree[1].gbit_per_s: bad value") != std::string::npos);
-  CHECK(refusal(with(" up: 2,", "")).find("racks.yaml:8: tree[0].up: bad value; got 0, expected at least 1") != std::string::npos);
-  CHECK(refusal(with("down: 3,", "down: 3, up: 1,")).find("tree[1].up: bad value; got 1, expected no links") != std::string::npos);
+  CHECK(refusal(with("gbit_per_s: 20", "gbit_per_s: fast")).find("racks.yaml:9: tree[1].gbit_per_s: bad value") !=
+        std::string::npos);
+  CHECK(refusal(with(" up: 2,", "")).find("racks.yaml:8: tree[0].up: bad value; got 0, expected at least 1") !=
+        std::string::npos);
+  CHECK(refusal(with("down: 3,", "down: 3, up: 1,")).find("tree[1].up: bad value; got 1, expected no links") !=
+        std::string::npos);
   CHECK(refusal(with("tree:", "tree: 3 #")).find("racks.yaml:8: not valid YAML") != std::string::npos);
-  CHECK(refusal(with("inside: {gb_per_s: 10, latency_us: 1}", "inside: 10")).find("racks.yaml:6: inside: bad value") != std::string::npos);
+  CHECK(refusal(with("inside: {gb_per_s: 10, latency_us: 1}", "inside: 10")).find("racks.yaml:6: inside: bad value") !=
+        std::string::npos);
   CHECK(refusal(with("nodes: 12", "nodes: 12\nnodes: 13")).find("nodes is there twice") != std::string::npos);
   CHECK(refusal("- 1\n").find("[config] racks.yaml:1: not a map of keys") == 0);
 }

@@ -131,3 +131,13 @@ TEST_CASE("disk: snapshots make checkpoints with their averages, and stay, and M
   c.model.num_classes = nn::kClassesOfData;
   CHECK(plan::checkpoint_disk(c).checkpoint_bytes > 0);
 }
+
+TEST_CASE("disk: with outer steps every group has its moments in a checkpoint") {
+  config::Config c = test::small_config();
+  nn::Model model(c.model);
+  const double bytes = 4.0 * double(model.parameters().num_parameters());
+  c.dist.outer = optim::OuterConfig{.groups = 3};
+  CHECK(plan::checkpoint_disk(c).checkpoint_bytes == Approx((2 + 3 * 2 + 1) * bytes).epsilon(0.05));
+  c.dist.outer->overlap = true;
+  CHECK(plan::checkpoint_disk(c).checkpoint_bytes == Approx((2 + 3 * 4 + 2) * bytes).epsilon(0.05));
+}

@@ -63,13 +63,17 @@ TEST_CASE("advice: what shortens sums is what is not set yet") {
                                     !Contains("dist.overlap") && !Contains("comm_cores") && !Contains("allreduce"));
   c.dist.wire = DType::kBF16, c.dist.overlap = false, c.train.micro_batch = 2;
   CHECK_THAT(only_advice(s, c), !Contains("dist.wire") && Contains("dist.overlap: true") && Contains("micro_batch"));
+  CHECK_THAT(only_advice(s, c), Contains("dist.outer (nodes exchange every so many steps only"));
+  c.dist.outer.emplace();
+  CHECK_THAT(only_advice(s, c), !Contains("dist.outer"));
   c.train.micro_batch = 4;  // all that a rank has
   CHECK_THAT(only_advice(s, c), !Contains("micro_batch"));
   c = on_16_samples(), c.dist.engine = false, c.dist.allreduce = config::AllReduce::kFlat;
   CHECK_THAT(only_advice(s, c),
              Contains("dist.engine: true; dist.allreduce: hierarchical") && !Contains("dist.wire: bf16"));
   s.nodes = 1;
-  CHECK_THAT(only_advice(s, on_16_samples()), !Contains("dist.wire") && !Contains("dist.adaln"));
+  CHECK_THAT(only_advice(s, on_16_samples()),
+             !Contains("dist.wire") && !Contains("dist.adaln") && !Contains("dist.outer"));
   c = on_16_samples(), c.dist.adaln = config::AdalnExchange::kReduce;
   CHECK_THAT(only_advice(s, c), Contains("dist.adaln: auto"));
   c.dist.reproducible = true;  // which has no factors

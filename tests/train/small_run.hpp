@@ -36,8 +36,8 @@ inline Tensor random_weights(nn::Model& model) {
 
 /// What a rank has after some steps.
 struct RankOutcome {
-  std::vector<double> losses, norms;
-  std::vector<float> values;
+  std::vector<double> losses, norms, bytes;
+  std::vector<float> values, published;
   std::vector<std::vector<float>> states;  ///< EMA and moments, whole
   int64_t state_elements = 0;              ///< of each, of this rank
   bool copy_is_right = true;               ///< in bf16: that of the weights
@@ -69,7 +69,10 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Conf
     std::unique_ptr<automem::AutoMem> moves;    // likewise
     nn::Model model(config.model);
     autograd::ParameterStore& parameters = model.parameters();
-    gradients.emplace(comm, size_t(parameters.arena_size()) * sizeof(float));
+    // Groups of dist.outer have one rank each here: they sum no gradients.
+    const auto alone = dist::make_null_communicator();
+    dist::Communicator& summing = config.dist.outer ? *alone : static_cast<dist::Communicator&>(comm);
+    gradients.emplace(summing, size_t(parameters.arena_size()) * sizeof(float));
     parallel::Team team({.num_workers = 1 + comm.rank() % 2});
     ops::Context ctx(team);
     const plan::RunPlan plan =
@@ -78,7 +81,7 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Conf
     const TemporaryFolder disk;
     if (plan.automem)
       moves = std::make_unique<automem::AutoMem>(*plan.automem, automem::AutoMem::Setup{.disk_folder = disk.path()});
-    train::TrainStep step(plan, model, comm, ctx);
+    train::TrainStep step(plan, model, comm, ctx, nullptr, &summing);
     parameters.allocate(autograd::ParameterStore::For::kTraining, config.train.precision,
                         {.gradients = &*gradients,
                          .states = optim::state_arrays(config.optimizer, config.ema),
@@ -87,6 +90,7 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Conf
     step.allocate(&*gradients, {}, moves.get());
     copy(random_weights(model), parameters.values);
     step.keep(parameters.values, parameters.ema_state());
+    step.begin_phase(/*loaded=*/false);
     const int64_t share = config.train.global_batch / comm.world_size();
     dataset::Batch batch = random_batch(config, comm.rank() * share, share);
     if (change) change(comm.rank(), batch);
@@ -95,6 +99,7 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Conf
     for (int i = 0; i < steps; ++i) {
       const train::StepResult result = step.run(batch, progress);
       o.losses.push_back(result.facts.loss), o.norms.push_back(result.grad_norm), o.non_finite = result.non_finite;
+      o.bytes.push_back(result.allreduce_bytes);
     }
     const automem::Reading reading(moves.get());
     if (moves) o.moved_in = moves->totals().bytes_in;
@@ -112,6 +117,7 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Conf
                     all.begin() + part.begin);
     }
     o.spoilt = step.weights_are_spoilt();
+    if (parameters.published.defined()) o.published = to_vector(parameters.published);
     comm.barrier();  // no rank frees its memory while others still use it
   });
   return outcomes;

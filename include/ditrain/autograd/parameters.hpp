@@ -126,6 +126,9 @@ class ParameterStore {
   StateLayout kept;                    ///< where the EMA has which element
   std::vector<OptimizerState> states;  ///< those of Homes
   Tensor values_bf16;                  ///< values rounded to bf16; undefined unless asked for
+  Tensor published;                    ///< the weights of the run where `values` are a group's own (optim/outer.hpp)
+  /// What checkpoints store as the model.
+  const Tensor& model_values() const { return published.defined() ? published : values; }
 
  private:
   void place(Parameter& p);

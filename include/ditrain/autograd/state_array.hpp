@@ -29,9 +29,14 @@ struct StateArray {
   /// A power average of the weights with this exponent (optim/power_average.hpp), in averages.safetensors; 0: what the
   /// optimiser itself keeps, in optimizer.safetensors.
   double exponent = 0;
+  /// Each group of ranks has its own (dist.outer): in checkpoints one tensor per group.
+  bool of_group = false;
   bool is_average() const { return exponent != 0; }
   bool holds(ParameterGroup group) const { return has == nullptr || has(group); }
-  std::string tensor_of(const std::string& parameter) const { return parameter + "." + name; }  ///< in checkpoints
+  /// Its name in checkpoints; "blocks.0.attn.qkv.weight.exp_avg.group1" in groups after the first.
+  std::string tensor_of(const std::string& parameter, int group = 0) const {
+    return parameter + "." + name + (of_group && group > 0 ? ".group" + std::to_string(group) : "");
+  }
 };
 
 /// Which elements of the arena an array of state holds, and where.

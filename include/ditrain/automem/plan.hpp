@@ -46,6 +46,9 @@ struct Plan {
 /// has all of its bytes but no forecast. Errors: InputError with the missing bytes if the tiers together are too small
 Plan place_tensors(Uses uses, Strategy strategy, const Capacity& capacity, const Machine& machine);
 
+/// Simulates steps of the plan as it is. Errors: InputError as Residency
+Forecast forecast_of(const Plan& plan);
+
 /// Simulates steps to choose what is used in place and how early copies begin, and to forecast the time: seconds of a
 /// core for a large model. The bytes stay. Errors: InputError as Residency
 void choose_fastest(Plan& plan);

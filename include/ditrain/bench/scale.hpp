@@ -43,9 +43,9 @@ struct SimulationOptions {
 };
 
 struct ScaleBench {
-  std::string platform;             ///< file
-  std::vector<int64_t> nodes = {};  ///< none: 1, 2, 4, ... as many as the platform has, up to 1,024
-  std::vector<std::string> models = {"S", "B", "L", "XL"};
+  std::string platform;                  ///< file
+  std::vector<int64_t> nodes = {};       ///< none: 1, 2, 4, ... as many as the platform has, up to 1,024
+  std::vector<std::string> models = {};  ///< none: S, B, L, XL, or the recorded one
   std::vector<config::Strategy> strategies = {config::Strategy::kCftp};
   std::vector<Way> ways = {Way::kTwoLevel};
   int64_t batch = 28;               ///< images per die (weak scaling); the paper: 112 on 4 dies

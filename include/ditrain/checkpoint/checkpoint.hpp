@@ -17,6 +17,7 @@ struct CheckpointState {
   int64_t optimizer_step = 0;  ///< updates made: step less the skipped ones
   int64_t skipped_steps = 0;   ///< steps without an update because of a non-finite loss or gradient
   int64_t world_size = 1;
+  int64_t groups = 1;        ///< of ranks with optimiser state of their own (dist.outer)
   std::string isa, kernels;  ///< what computed it; others may not continue bit for bit
   std::string version;
   std::string config_yaml;  ///< the effective config
@@ -59,10 +60,16 @@ std::string newest_intact_beside(const std::string& folder);
 void load_weights(const std::string& file, autograd::ParameterStore& parameters, const Tensor& arena,
                   const std::vector<int>& pus = {});
 
+/// A group of ranks among all of the run.
+struct GroupPlace {
+  int group = 0, groups = 1;
+};
+
 /// Weights, EMA and states of a checkpoint folder into a store allocated for training; leaves gradients undefined.
-/// `keep`: as this rank keeps them; by default whole.
+/// `keep`: as this rank keeps them; by default whole. What groups have for themselves is that of `place`; if the
+/// checkpoint has another number of groups, each gets the mean over those.
 /// Errors:   as load_weights, and then the state is undefined
 void load_training_state(const std::string& folder, autograd::ParameterStore& parameters, const KeepState& keep = {},
-                         const std::vector<int>& pus = {});
+                         const std::vector<int>& pus = {}, const GroupPlace& place = {});
 
 }  // namespace ditrain::checkpoint

@@ -31,6 +31,8 @@ struct OwnState {
   std::vector<parallel::Range> parts = {};  ///< elements of the arenas
   bool whole_parameters = true;             ///< also the parameters that ranks do not split
   bool frozen = true;                       ///< values that are never updated
+  bool shared = true;                       ///< also what all groups of ranks have in common
+  int group = 0, groups = 1;                ///< its group, of all (dist.outer)
 };
 
 /// The outcome of a checkpoint.

@@ -83,6 +83,7 @@ struct DistConfig {
   std::optional<double> timeout_s = {};
   int64_t verify_every = 0;  ///< steps between comparisons of the ranks' weights; 0: never
   std::optional<dist::LinkModel> simulate_link = {};
+  std::optional<optim::OuterConfig> outer = {};  ///< none: gradients are summed over all ranks in every step
 };
 
 struct CheckpointConfig {

@@ -12,8 +12,13 @@ int replicas(const Config& config, int world_size);
 /// divides the global batch.
 int64_t micro_batch_of(const Config& config, int replicas);
 
+/// Groups of ranks that train by themselves between outer steps (dist.outer); 1: gradients are summed over all ranks.
+int outer_groups(const Config& config);
+/// Whether ranks hold the same weights after this many steps: always, or after outer steps only.
+bool is_outer_step(const Config& config, int64_t steps);
+
 /// Whether ranks may all-gather low-rank gradient factors instead of all-reducing gradients: the engine gathers them,
-/// and dist.reproducible does not prescribe the order of sums.
+/// and dist.reproducible does not prescribe the order of sums. With outer steps gradients stay in a node.
 bool may_exchange_factors(const Config& config);
 
 }  // namespace ditrain::config

@@ -17,6 +17,7 @@ struct StepOutcome {
   std::optional<double> sum_squares;           ///< over all summed buckets; none without an engine
   double communication_s = 0;                  ///< time with a bucket under way, waiting for slow ranks included
   double exposed_s = 0;                        ///< the part of it that finish_next() or finish() waited for
+  double bytes = 0;                            ///< that a rank brought to sums and gathers
   std::vector<ReductionOutcome> buckets = {};  ///< in the order of their starts, from an engine
   double hidden_s() const { return communication_s > exposed_s ? communication_s - exposed_s : 0; }
   void add(const ReductionOutcome& bucket);  ///< one more bucket, started after the others
@@ -55,6 +56,7 @@ class GradientBuckets {
   Slice bucket(int64_t k) const { return grid_[k]; }
   /// The outcome of the step that finish() ended last.
   const StepOutcome& last_step() const { return last_step_; }
+  double bytes() const;  ///< of all buckets of a step; 0 with one rank
 
  private:
   GradientBuckets(Communicator& communicator, Engine* engine, float* arena, BucketGrid grid);

@@ -38,6 +38,15 @@ struct EmaConfig {
   int64_t snapshots_every = 0;  ///< steps between snapshots of the power averages (power_average.hpp); 0: none are kept
 };
 
+/// Outer steps (optim/outer.hpp): groups of ranks train by themselves and average what they learned now and then.
+struct OuterConfig {
+  int every = 50;         ///< steps of a phase
+  double lr = 0.7;        ///< of the outer optimiser
+  double momentum = 0.9;  ///< of it (Nesterov)
+  bool overlap = false;   ///< the average travels during the next phase
+  int groups = 0;         ///< no key: nodes of the run, or hosts of the simulated link; 0 until a plan settles it
+};
+
 /// Learning rate of update `step` (0 is the first) of `total_steps`.
 /// Math:     warm-up: lr (step + 1) / warmup_steps; cosine: min_lr + (lr - min_lr) (1 + cos(pi s)) / 2, s in [0, 1];
 ///           wsd (warm-up, stable, decay): min_lr + (lr - min_lr) min(1, (total_steps - step) / decay steps)

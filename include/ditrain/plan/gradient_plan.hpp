@@ -44,7 +44,8 @@ struct UpdateSchedule {
 };
 
 struct GradientPlan {
-  int replicas = 1;                       ///< ranks with samples of their own, which sum gradients
+  int replicas = 1;                       ///< ranks with samples of their own, which sum gradients: of a group
+  int groups = 1;                         ///< of them (dist.outer)
   dist::BucketGrid buckets{0, 1};         ///< dist.bucket_mib each, at least 1024 elements; and one per factor layer
   std::vector<FactorLayer> factors = {};  ///< none with one replica, without an engine or with dist.reproducible
   int64_t factor_rows = 0;                ///< rows of each factor layer: samples of the global batch
@@ -59,7 +60,7 @@ struct GradientPlan {
   /// time.
   std::vector<autograd::ArenaSlice> gradient_slices = {};
   std::vector<autograd::ArenaSlice> node_slices = {};  ///< with updates_in_backward: of the nodes with parameters
-  int rank = 0;                                        ///< among the replicas
+  int rank = 0;                                        ///< among the replicas of the group
   UpdateSchedule updates = {};                         ///< of this rank, where schedule_updates has made it
 
   int64_t state_elements() const;       ///< elements of the EMA that this rank keeps
@@ -71,8 +72,9 @@ struct GradientPlan {
 };
 
 /// `layout` has the parameters of a replica, or of this rank's part of it, and need not be allocated. `rank` is the
-/// number among the replicas.
-GradientPlan plan_gradients(const config::Config& config, autograd::ParameterStore& layout, int replicas, int rank = 0);
+/// number among the replicas, which are those of all groups.
+GradientPlan plan_gradients(const config::Config& config, autograd::ParameterStore& layout, int all_replicas,
+                            int rank = 0);
 
 /// The updates of the plan's rank. On one replica, where nothing travels, neighbouring buckets change together, so that
 /// there are at most some thousand groups.

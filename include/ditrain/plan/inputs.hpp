@@ -63,9 +63,10 @@ struct Settled {
   InputFacts facts = {};
   std::string describe() const;  ///< a line for each key that was settled; "": none
 };
-/// Replaces each `auto` in this order: prediction of the process, tensor ranks, bands and scale of the data, classes.
-/// Errors:   InputError for parallel.tensor_ranks: auto on nodes with different numbers of ranks, and as
-///           config::validate_for_ranks
+/// Replaces each `auto` in this order: prediction of the process, tensor ranks, groups of dist.outer, bands and scale
+/// of the data, classes.
+/// Errors:   InputError for parallel.tensor_ranks: auto and for dist.outer on nodes with different numbers of ranks,
+///           for dist.outer on a single node, and as config::validate_for_ranks
 Settled settle(const config::Config& wanted, const InputFacts& facts, const Ranks& ranks);
 
 /// Refuses an autoencoder for samples whose latents have another scale than those that the model learned, where the

@@ -48,6 +48,9 @@ Placement plan_placement(const config::Config& config, dist::Communicator& comm)
 std::map<int, platform::NodeFreeMemory> free_memory_of_rank(const parallel::CorePlan& plan, dist::Communicator& comm,
                                                             const std::string& root = "");
 
+/// "mpirun", for root with the variables without which Open MPI starts nothing as root.
+std::string mpirun();
+
 /// Lines with machine, ranks, threads and map, for the start report and topology.txt.
 std::string describe(const Placement& placement, const dist::Communicator& comm);
 

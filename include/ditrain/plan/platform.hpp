@@ -19,12 +19,12 @@ namespace ditrain::plan {
 /// What one rank has in the usual placement: a socket, or a part of one with memory of its own.
 struct Die {
   int cores = 1;
-  double flop_f32_per_s = 0;    ///< peak of fused multiply-adds
-  double flop_bf16_per_s = 0;   ///< 0: the die has no products in bf16
-  double share = 0;             ///< of the peak that training reaches, 0 to 1
-  double memory_gb = 0;         ///< 10^9 bytes of the fastest memory
-  double memory_gb_per_s = 0;   ///< its bandwidth
-  double bulk_gb = 0;           ///< 10^9 bytes of slower memory beside it; 0: there is one kind
+  double flop_f32_per_s = 0;   ///< peak of fused multiply-adds
+  double flop_bf16_per_s = 0;  ///< 0: the die has no products in bf16
+  double share = 0;            ///< of the peak that training reaches, 0 to 1
+  double memory_gb = 0;        ///< 10^9 bytes of the fastest memory
+  double memory_gb_per_s = 0;  ///< its bandwidth
+  double bulk_gb = 0;          ///< 10^9 bytes of slower memory beside it; 0: there is one kind
   /// FLOP/s that training reaches. Errors: InputError for bf16 on a die without it
   double training_flop_per_s(DType precision) const;
 };

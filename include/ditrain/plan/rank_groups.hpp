@@ -1,6 +1,6 @@
 // Which ranks share what (parallel.strategy). With cftp and dp every rank has a whole replica and samples of its own.
 // With dp_tp parallel.tensor_ranks ranks share a replica and its samples; ranks that have the same part of each replica
-// sum their gradients.
+// sum their gradients. With dist.outer only the ranks of a node do.
 #pragma once
 #include <memory>
 
@@ -36,13 +36,17 @@ class RankGroups {
 
   /// The ranks that hold the same part of their replicas as this one; all ranks, unless replicas are shared.
   dist::Communicator& data() const { return data_ ? *data_ : world_; }
+  /// Those of them that sum gradients in every step: all, unless there are outer steps.
+  dist::Communicator& summing() const { return summing_ ? *summing_ : data(); }
+  int group() const { return group_; }  ///< the number of the ranks that sum gradients with this one, from 0
   /// nullptr: the rank has its replica alone.
   TensorGroup* tensor() const { return tensor_.get(); }
   nn::TensorParallel tensor_parallel() const;
 
  private:
   dist::Communicator& world_;
-  std::unique_ptr<dist::Communicator> data_;
+  std::unique_ptr<dist::Communicator> data_, summing_;
+  int group_ = 0;
   std::unique_ptr<TensorGroup> tensor_;
 };
 

@@ -41,6 +41,11 @@ struct RunPlan {
 RunPlan plan_run(const config::Config& config, int world_size, const RankPlace& place = {},
                  const DomainBandwidth& bandwidth = {}, const InputFacts& facts = {});
 
+/// The same without what costs time: train.recompute is not auto, the plan of memory.automem has no forecast, and the
+/// updates have no schedule. Planners compare many of them.
+RunPlan plan_briefly(const config::Config& config, int world_size, const RankPlace& place,
+                     const InputFacts& facts = {});
+
 /// Bytes of a rank of that run, computed without the time-consuming plan of memory.automem. If train.recompute is auto,
 /// they are those of the lowest degree that fits the memory of the node, or the fewest if none fits.
 /// Errors:   as plan_run

@@ -40,10 +40,10 @@ struct StepFacts {
 
 class GradientSync {
  public:
-  /// comm: the ranks that divide samples and sum gradients; group: the ranks that share this rank's replica, if any do.
-  /// The plan outlives the object.
-  GradientSync(const plan::RunPlan& plan, nn::Model& model, dist::Communicator& comm, ops::Context& ctx,
-               plan::TensorGroup* group);
+  /// comm: the ranks that divide samples; summing: those of them that sum gradients in every step; group: the ranks
+  /// that share this rank's replica, if any do. The plan outlives the object.
+  GradientSync(const plan::RunPlan& plan, nn::Model& model, dist::Communicator& comm, dist::Communicator& summing,
+               ops::Context& ctx, plan::TensorGroup* group);
   /// See TrainStep::allocate.
   void allocate(dist::NodeMemory* gradient_memory, const std::vector<int>& comm_pus);
   /// Off: the all-reduce starts when backward has ended. dist.overlap sets the initial value.
@@ -64,6 +64,9 @@ class GradientSync {
   /// The one small collective of a step: gives all ranks the facts of all.
   void exchange(StepFacts& facts);
   double norm();  ///< L2 norm of the collected gradients
+  /// Of the norms of all groups (dist.outer) the root mean square, which is not finite if one of them is not; else the
+  /// same. Collective.
+  double norm_of_groups(double norm);
   /// Changes the weights, unless they have changed.
   void update(const optim::StepSettings& settings, PhaseLog& log);
   /// Weights have changed before the norm was known.
@@ -85,7 +88,7 @@ class GradientSync {
 
   const plan::RunPlan& plan_;
   autograd::ParameterStore& parameters_;
-  dist::Communicator& comm_;
+  dist::Communicator &comm_, &summing_;
   ops::Context& ctx_;
   plan::TensorGroup* group_;
   bool overlap_;

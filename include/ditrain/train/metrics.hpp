@@ -76,7 +76,8 @@ struct StepMetrics {
   int64_t step = 0;  ///< number of this step, from 1
   double loss = 0, mse = 0, vb = 0, lr = 0, grad_norm = 0;
   double images_per_second = 0, tflops = 0, mfu = 0;
-  double cpu_seconds = 0;  ///< user and system, of all ranks
+  double cpu_seconds = 0;      ///< user and system, of all ranks
+  double allreduce_bytes = 0;  ///< that this rank brought to sums and gathers of gradients, outer ones included
   PhaseTimes seconds;
   double allreduce_hidden_s = 0;  ///< overlaps with the phases
   size_t rss_bytes = 0, fast_peak_bytes = 0, bulk_peak_bytes = 0;
@@ -100,7 +101,8 @@ inline constexpr Metric kMetrics[] = {{"loss", &StepMetrics::loss},
                                       {"images_per_second", &StepMetrics::images_per_second},
                                       {"tflops", &StepMetrics::tflops},
                                       {"mfu", &StepMetrics::mfu},
-                                      {"cpu_seconds", &StepMetrics::cpu_seconds}};
+                                      {"cpu_seconds", &StepMetrics::cpu_seconds},
+                                      {"allreduce_bytes", &StepMetrics::allreduce_bytes}};
 
 /// One line of metrics.jsonl; numbers that are not finite become null.
 std::string to_json_line(const StepMetrics& m);

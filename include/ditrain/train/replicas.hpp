@@ -10,7 +10,8 @@
 namespace ditrain::train {
 
 /// Checksums of weights, EMA and optimiser state, in one pass over that memory by the whole team. With
-/// dist.shard_optimizer only the weights count, because ranks hold different parts of the rest.
+/// dist.shard_optimizer only the weights count, because ranks hold different parts of the rest; with dist.outer what
+/// groups have for themselves is left out.
 std::vector<dist::Replica> replicas_of(const config::Config& config, const autograd::ParameterStore& parameters,
                                        ops::Context& ctx);
 

@@ -8,6 +8,7 @@
 #include "ditrain/dataset/loader.hpp"
 #include "ditrain/diffusion/process.hpp"
 #include "ditrain/train/gradient_sync.hpp"
+#include "ditrain/train/outer_sync.hpp"
 
 namespace ditrain::train {
 
@@ -23,25 +24,32 @@ struct StepResult {
   double grad_norm = 0, lr = 0;
   std::string non_finite;         ///< name of the first bad tensor; empty: all is finite and the update was made
   double allreduce_hidden_s = 0;  ///< communication that no thread waited for
+  double allreduce_bytes = 0;     ///< that this rank brought to sums and gathers
   PhaseLog log;
 };
 
 class TrainStep {
  public:
   /// Declares the tape, and splits the work of ctx as the plan says; `allocate` allocates. The model's store must have
-  /// been allocated for training. comm: the ranks that divide samples and sum gradients; group: the ranks that share
-  /// this rank's replica, if any do.
+  /// been allocated for training. comm: the ranks that divide samples; group: the ranks that share this rank's replica,
+  /// if any do; summing: those of comm that sum gradients in every step, null: all.
   TrainStep(const plan::RunPlan& plan, nn::Model& model, dist::Communicator& comm, ops::Context& ctx,
-            plan::TensorGroup* group = nullptr);
-  /// gradient_memory: holds the store's gradients if ranks share it (dist.engine); it must outlive the step. comm_pus:
-  /// cores reserved for communication; empty: it shares those of the workers. automem: provides the store's arenas if
-  /// tensors move; it must outlive the step.
+            plan::TensorGroup* group = nullptr, dist::Communicator* summing = nullptr);
+  /// Collective. gradient_memory: holds the store's gradients if ranks share it (dist.engine); it must outlive the
+  /// step. comm_pus: cores reserved for communication; empty: it shares those of the workers. automem: provides the
+  /// store's arenas if tensors move; it must outlive the step.
   void allocate(dist::NodeMemory* gradient_memory = nullptr, const std::vector<int>& comm_pus = {},
                 automem::AutoMem* automem = nullptr);
 
   /// See StateUpdate; with shards `whole` is collective.
   Tensor whole(const autograd::OptimizerState& state) { return sync_.state().whole(state); }
   void keep(const Tensor& whole, const autograd::OptimizerState& state) { sync_.state().keep(whole, state); }
+
+  /// Call when weights have been set, or weights and states loaded, before the first step.
+  void begin_phase(bool loaded) {
+    if (outer_) outer_->begin(loaded);
+  }
+  OuterSync* outer() { return outer_.get(); }  ///< null: no outer steps
 
   /// Runs step number progress.step (from 0) on this rank's samples of the global batch. `mine` is called once, after
   /// backward: it returns what this rank tells the others beside its losses.
@@ -54,6 +62,8 @@ class TrainStep {
   ///           all weights are updated when the last bucket has arrived and the norm is known. A step with a loss or
   ///           gradient that is not finite is named in the result. It changes no weights on any rank, except where
   ///           parts are updated one by one: see weights_are_spoilt().
+  ///           With dist.outer the gradient is that of the mean loss over the samples of the group, and the outer step
+  ///           follows every so many steps (optim/outer.hpp).
   StepResult run(const dataset::Batch& batch, Progress& progress, const std::function<StepFacts()>& mine = {});
 
   /// The last step found a non-finite value after a part of the weights had been updated: the weights must not be
@@ -91,6 +101,7 @@ class TrainStep {
   std::unique_ptr<diffusion::Process> process_;
   diffusion::Shape shape_;
   GradientSync sync_;
+  std::unique_ptr<OuterSync> outer_;
   nn::ModelPass pass_;
   Tensor noise_;
   std::vector<double> time_;  // of the samples of the micro-batch

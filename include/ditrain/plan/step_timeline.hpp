@@ -1,0 +1,65 @@
+// When the parts of a step happen: backward makes buckets ready one after the other, the engine sums them beside it,
+// weights change behind. What of the communication is exposed comes out. The rules are those of train/gradient_sync and
+// dist/engine; times are given, nothing is measured.
+//
+// The engine has two operations under way, which begin in the order in which they were started. An operation uses the
+// memory of the node, then the wire, then the memory of the node again; each of the two serves one operation at a time.
+// The thread that computes waits for the buckets in their order, after backward. It updates each that arrives
+// (`updates_early`), or all behind the last one. With shards it sends the new weights of a bucket by a second
+// operation, and waits for those of all buckets at the end.
+#pragma once
+#include <vector>
+
+#include "ditrain/plan/network_time.hpp"
+#include "ditrain/plan/step_time.hpp"
+
+namespace ditrain::plan {
+
+struct BucketTimes {
+  double ready_s = 0;        ///< since the step began: its gradients are final on this rank
+  TransferTime sum = {};     ///< of its gradients (or their factors)
+  double update_s = 0;       ///< of the weights that this rank updates
+  TransferTime gather = {};  ///< with shards: of its new weights
+};
+
+struct StepTimes {
+  double compute_s = 0;  ///< until backward has ended
+  std::vector<BucketTimes> buckets = {};
+  bool overlap = true;  ///< false: the first operation begins when backward has ended
+  bool updates_early = true;
+  bool sharded = false;
+};
+
+struct Timeline {
+  double total_s = 0;
+  double update_s = 0;
+  double exposed_s = 0;                ///< in which the rank waited for others
+  double wire_s = 0;                   ///< the wire was busy
+  std::vector<double> arrived_s = {};  ///< sum of each bucket, then with shards new weights of each
+};
+Timeline timeline_of(const StepTimes& times);
+
+/// Where the time of a step on a cluster goes.
+struct ClusterStep {
+  double compute_s = 0;  ///< forward and backward, with what they recompute
+  double weights_s = 0;  ///< part of a pass: weights read from other dies, gradients of micro-batches added
+  double tensor_s = 0;   ///< sums of activations over the ranks that share a replica
+  double stall_s = 0;    ///< waiting for tensors that move between memory tiers
+  double update_s = 0;
+  double exposed_s = 0;  ///< communication of gradients and weights that nothing hides
+  double total_s = 0;
+  double wire_s = 0;  ///< the link of a node is busy
+};
+
+/// Rates of a worker on a die, so that all of its cores reach `share` of its peak: in forward and backward all work
+/// counts as GEMMs, and an update is bound by memory.
+MachineRates rates_of(const Die& die, DType precision);
+
+/// The step of a rank of `plan` on that cluster. Workers of a rank cover whole dies or a part of one; `cores` is the
+/// number that the rank has, with those set aside. `rates` are those of a worker (measured, or rates_of).
+/// Math:     compute as predict_step; buckets become ready while the last micro-batch goes backward, whose time is
+///           divided over the nodes of the tape by their multiply-adds
+/// Tiers:    with memory.automem the points of the plan are simulated at the times of this cluster
+ClusterStep predict_step(const RunPlan& plan, const MachineRates& rates, const Platform& platform, int cores);
+
+}  // namespace ditrain::plan

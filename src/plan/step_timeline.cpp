@@ -1,0 +1,260 @@
+#include "ditrain/plan/step_timeline.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/config/replicas.hpp"
+#include "ditrain/nn/model.hpp"
+#include "ditrain/parallel/core_plan.hpp"
+#include "ditrain/plan/memory_plan.hpp"
+
+namespace ditrain::plan {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr size_t kInFlight = 2;  // EngineConfig::max_in_flight
+
+/// The engine's queue: operations in the order in which they were started, of which kInFlight are under way.
+class Queue {
+ public:
+  void add(const TransferTime& time, double ready_s) {
+    operations_.push_back({.parts_s = {time.before_s, time.wire_s, time.after_s}, .next_s = ready_s});
+    admit();
+  }
+
+  /// Carries out parts, the one that can begin first before the others, until an operation is done. Returns when.
+  double run_until_done(size_t operation) {
+    while (operations_[operation].done_s == kNever) {
+      const auto begin_s = [&](size_t i) {
+        const Operation& o = operations_[i];  // the end, and a part without time, wait for nothing
+        return o.part < kParts && o.parts_s[o.part] > 0 ? std::max(o.next_s, free_s_[o.part % 2]) : o.next_s;
+      };
+      DITRAIN_CHECK(!under_way_.empty(), "a queue without the operation that is waited for");
+      carry_out(*std::min_element(under_way_.begin(), under_way_.end(),
+                                  [&](size_t i, size_t j) { return begin_s(i) < begin_s(j); }));
+    }
+    return operations_[operation].done_s;
+  }
+
+ private:
+  static constexpr int kParts = 3;
+  struct Operation {
+    double parts_s[kParts] = {};  // memory, wire, memory
+    double next_s = 0;            // when the next part may begin
+    int part = 0;
+    double done_s = kNever;
+  };
+
+  void carry_out(size_t i) {
+    Operation& o = operations_[i];
+    if (o.part < kParts) {
+      const double part_s = o.parts_s[o.part];
+      double& free_s = free_s_[o.part++ % 2];
+      if (part_s > 0) o.next_s = free_s = std::max(o.next_s, free_s) + part_s;
+      return;
+    }
+    o.done_s = o.next_s;
+    std::erase(under_way_, i);
+    places_s_.push_back(o.done_s);
+    admit();
+  }
+  void admit() {
+    while (admitted_ < operations_.size() && !places_s_.empty()) {
+      const auto place = std::min_element(places_s_.begin(), places_s_.end());
+      operations_[admitted_].next_s = std::max(operations_[admitted_].next_s, *place);
+      places_s_.erase(place);
+      under_way_.push_back(admitted_++);
+    }
+  }
+
+  std::vector<Operation> operations_;
+  std::vector<size_t> under_way_;
+  std::vector<double> places_s_ = std::vector<double>(kInFlight, 0.0);  // since when each free place is free
+  size_t admitted_ = 0;
+  double free_s_[2] = {};  // memory of the node, wire
+};
+
+int workers_of(const RunPlan& plan) {
+  return std::max(1, std::accumulate(plan.place.cluster_sizes.begin(), plan.place.cluster_sizes.end(), 0));
+}
+
+bool recomputes_blocks(const RunPlan& plan) {
+  const config::TrainConfig& t = plan.config.train;
+  return t.recompute == nn::Recompute::kBlock ||
+         std::count(t.recompute_of_blocks.begin(), t.recompute_of_blocks.end(), nn::Recompute::kBlock) > 0;
+}
+
+/// Rates are measured with `selective`. Of the forward pass, a third of a step, blocks compute 15 % again with it, and
+/// 95 % with `block` (kShareAgain of automem_plan.cpp), which the count of work takes for all.
+double share_of_work(const RunPlan& plan) {
+  constexpr double kSelective = 3.15, kBlock = 3.95, kBlockCounted = 4.0 / 3;
+  if (plan.config.train.recompute == nn::Recompute::kNone) return 3 / kSelective;
+  return plan.config.train.recompute == nn::Recompute::kBlock ? kBlock / kSelective / kBlockCounted : 1;
+}
+
+bool has_core_to_communicate(const config::ParallelConfig& parallel, int cores) {
+  return parallel.comm_cores > 0 ||
+         (parallel.comm_cores == parallel::kAutoCores && cores >= parallel::kCoresToSetAside);
+}
+
+/// What a pass over the model adds to its multiply-adds: weights that lie at another die, read in forward and twice in
+/// backward; for each micro-batch but the first, weights read again and gradients added to those that are there.
+double weights_time(const RunPlan& plan, const MachineRates& rates, const Platform& platform, double parameters) {
+  constexpr double kAdds = 2, kPassesOfUpdate = 9;
+  const double reads = recomputes_blocks(plan) ? 4 : 3;
+  const double micro_batches = double(plan.samples / plan.micro_batch);
+  const double clusters = double(plan.place.cluster_sizes.size());
+  const double width = plan.config.train.precision == DType::kBF16 ? 2 : 4;
+  const double away_s = parameters * width * (clusters - 1) / clusters / platform.bytes_per_s(-1);
+  const double pass_s = parameters * rates.parameter_s * rates.overhead / kPassesOfUpdate / workers_of(plan);
+  return micro_batches * reads * away_s + (micro_batches - 1) * (reads * width / 4 + kAdds) * pass_s;
+}
+
+/// Sums of activations over the ranks of a replica: two per block in forward, two in backward.
+double tensor_time(const RunPlan& plan, const NetworkTime& network) {
+  const int ranks = plan.world_size / plan.replicas;
+  const nn::ModelConfig& m = plan.config.model;
+  const double bytes = double(plan.micro_batch * m.tokens() * m.hidden_size) * sizeof(float);
+  const double sums = double(m.depth) * (recomputes_blocks(plan) ? 6 : 4) * double(plan.samples / plan.micro_batch);
+  return sums * network.node_sum_s(bytes, ranks);
+}
+
+/// When each bucket's gradients are final, for a last backward pass of that time: nodes take equal parts of it.
+std::vector<double> ready_times(const RunPlan& plan, double begin_s, double end_s) {
+  nn::Model model(plan.config.model, {.size = config::tensor_ranks(plan.config)});
+  nn::ModelPass pass(model, plan.micro_batch, autograd::Mode::kTraining, pass_options(plan.config));
+  const dist::BucketGrid& buckets = plan.gradients.buckets;
+  std::vector<double> ready(size_t(buckets.size()), begin_s);
+  const auto& nodes = pass.tape().nodes();
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const autograd::ArenaSlice slice = nodes[i]->parameter_slice();
+    const double at_s = end_s - double(i) / double(nodes.size()) * (end_s - begin_s);
+    for (size_t k = 0; slice.begin < slice.end && k < ready.size(); ++k) {
+      const parallel::Range& bucket = buckets[int64_t(k)];
+      if (bucket.begin < slice.end && slice.begin < bucket.end) ready[k] = std::max(ready[k], at_s);
+    }
+  }
+  return ready;
+}
+
+double factor_bytes(const GradientPlan& gradients, const parallel::Range& bucket) {
+  for (const FactorLayer& layer : gradients.factors)
+    if (layer.slice.begin == bucket.begin && layer.slice.end == bucket.end)
+      return double(gradients.factor_rows * layer.row_elements()) * sizeof(float);
+  return 0;
+}
+
+double seconds_in(const automem::Plan& plan, bool updates) {
+  double s = 0;
+  for (size_t p = 0; p < plan.uses.points.size(); ++p)
+    if ((plan.uses.points[p].phase == automem::Phase::kUpdate) == updates) s += plan.machine.point_s[p];
+  return s;
+}
+
+/// Waiting for tensors that move, by the plan's own simulation with the points of this cluster's times.
+double stall_time(const RunPlan& run, double compute_s, double update_s) {
+  automem::Plan plan = *run.automem;
+  const double computing = compute_s / std::max(1e-30, seconds_in(plan, false));
+  const double updating = update_s / std::max(1e-30, seconds_in(plan, true));
+  for (size_t p = 0; p < plan.uses.points.size(); ++p)
+    plan.machine.point_s[p] *= plan.uses.points[p].phase == automem::Phase::kUpdate ? updating : computing;
+  return std::max(0.0, automem::forecast_of(plan).step_s - compute_s - update_s);
+}
+
+TransferTime scaled(const TransferTime& t, double memory, double wire) {
+  return {.before_s = t.before_s * memory, .wire_s = t.wire_s * wire, .after_s = t.after_s * memory};
+}
+
+}  // namespace
+
+Timeline timeline_of(const StepTimes& times) {
+  Timeline line;
+  Queue queue;
+  const size_t n = times.buckets.size();
+  for (const BucketTimes& b : times.buckets)
+    queue.add(b.sum, times.overlap ? b.ready_s : std::max(b.ready_s, times.compute_s));
+  double now_s = times.compute_s;
+  const auto wait = [&](size_t operation) {
+    const double done_s = queue.run_until_done(operation);
+    line.arrived_s.push_back(done_s);
+    line.exposed_s += std::max(0.0, done_s - now_s);
+    now_s = std::max(now_s, done_s);
+  };
+  const auto update = [&](size_t k) {
+    now_s += times.buckets[k].update_s;
+    line.update_s += times.buckets[k].update_s;
+    if (times.sharded) queue.add(times.buckets[k].gather, now_s);
+  };
+  for (size_t k = 0; k < n; ++k) {
+    wait(k);
+    if (times.updates_early) update(k);
+  }
+  for (size_t k = 0; k < n && !times.updates_early; ++k) update(k);
+  for (size_t k = 0; k < n && times.sharded; ++k) wait(n + k);
+  for (const BucketTimes& b : times.buckets) line.wire_s += b.sum.wire_s + (times.sharded ? b.gather.wire_s : 0);
+  line.total_s = now_s;
+  return line;
+}
+
+MachineRates rates_of(const Die& die, DType precision) {
+  const double flop_per_s = die.training_flop_per_s(precision) / die.cores;
+  constexpr double kArraysOfUpdate = 9;
+  MachineRates rates;
+  rates.gemm_s = 1 / flop_per_s;
+  rates.attention_mac_s = 6 / flop_per_s;  // forward and backward of a multiply-add of forward
+  rates.parameter_s = kArraysOfUpdate * sizeof(float) / (die.memory_gb_per_s * 1e9 / die.cores);
+  return rates;
+}
+
+ClusterStep predict_step(const RunPlan& plan, const MachineRates& rates, const Platform& platform, int cores) {
+  const StepTime work = predict_step(plan, rates);
+  const GradientPlan& gradients = plan.gradients;
+  const int per_node = plan.place.ranks_on_node, sharing = plan.world_size / plan.replicas;
+  const NetworkTime network(platform, std::max(1, per_node / sharing));
+  ClusterStep step;
+  step.compute_s = work.compute_s() * share_of_work(plan);
+  step.weights_s = weights_time(plan, rates, platform, double(gradients.buckets.n()));
+  step.tensor_s = tensor_time(plan, network);
+  step.update_s = work.update_s;
+  double pass_s = step.compute_s + step.weights_s + step.tensor_s;
+  if (plan.automem) step.stall_s = stall_time(plan, pass_s, step.update_s);
+  if (plan.replicas == 1) {
+    step.total_s = pass_s + step.stall_s + step.update_s;
+    return step;
+  }
+
+  // Ranks with other parts of the same replicas use the same wire.
+  const double elements = double(gradients.buckets.n());
+  const double wire = plan.config.dist.wire == DType::kBF16 && platform.nodes > 1 ? 0.5 : 1;
+  const bool beside = has_core_to_communicate(plan.config.parallel, cores) || !plan.config.dist.overlap;
+  StepTimes times{
+      .overlap = plan.config.dist.overlap, .updates_early = gradients.updates_early, .sharded = gradients.sharded};
+  double taken_s = 0;  // from the workers, where sums in memory have no core of their own
+  for (int64_t k = 0; k < gradients.buckets.size(); ++k) {
+    const parallel::Range& bucket = gradients.buckets[k];
+    const double bytes = double(bucket.size()) * sizeof(float), factors = factor_bytes(gradients, bucket);
+    const TransferTime sum = factors > 0         ? network.allgather(factors)
+                             : gradients.sharded ? network.reduce_scatter(bytes, wire)
+                                                 : network.allreduce(bytes, wire);
+    const TransferTime gather = gradients.sharded ? network.allgather(bytes) : TransferTime{};
+    if (!beside) taken_s += sum.before_s + sum.after_s;
+    times.buckets.push_back({.sum = scaled(sum, beside ? 1 : 0, sharing),
+                             .update_s = step.update_s * double(bucket.size()) / elements,
+                             .gather = scaled(gather, 1, sharing)});
+  }
+  pass_s += taken_s + step.stall_s;
+  const double again = recomputes_blocks(plan) ? 1 : 0;
+  const double backward_s = pass_s / double(plan.samples / plan.micro_batch) * (2 + again) / (3 + again);
+  const std::vector<double> ready = ready_times(plan, pass_s - backward_s, pass_s);
+  for (size_t k = 0; k < ready.size(); ++k) times.buckets[k].ready_s = ready[k];
+  times.compute_s = pass_s;
+  const Timeline line = timeline_of(times);
+  step.exposed_s = line.exposed_s + taken_s;
+  step.total_s = line.total_s;
+  step.wire_s = line.wire_s;
+  return step;
+}
+
+}  // namespace ditrain::plan

@@ -1,0 +1,115 @@
+// The planner: what it tries, what it leaves out, and in which order the rest comes.
+#include "ditrain/plan/planner.hpp"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/config/option_table.hpp"
+#include "support/small_config.hpp"
+
+using namespace ditrain;
+using namespace ditrain::plan;
+using Catch::Contains;
+
+namespace {
+
+Platform cluster(double gbit_per_s, double memory_gb) {
+  Platform p;
+  p.name = "cluster", p.nodes = 2, p.dies_per_node = 2;
+  p.die = {.cores = 3, .flop_f32_per_s = 1e12, .share = 0.5, .memory_gb = memory_gb, .memory_gb_per_s = 100};
+  p.inside = {.gb_per_s = 20, .latency_us = 1};
+  p.tree = {{.down = 2, .gbit_per_s = gbit_per_s, .latency_us = 5}};
+  return p;
+}
+
+ClusterPlan planned(const config::Config& config, const Platform& platform) {
+  return plan_cluster(config, {}, machine_of(platform, DType::kF32));
+}
+
+const PlannedRun* find(const std::vector<PlannedRun>& runs, const Choice& c) {
+  const auto found = std::find_if(runs.begin(), runs.end(), [&](const PlannedRun& r) {
+    return r.choice.ranks_per_node == c.ranks_per_node && r.choice.tensor_ranks == c.tensor_ranks &&
+           r.choice.micro_batch == c.micro_batch && r.choice.recompute == c.recompute && r.choice.shards == c.shards &&
+           r.choice.tiers == c.tiers && r.choice.bucket_mib == c.bucket_mib;
+  });
+  return found == runs.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+TEST_CASE("planner: the order is that of the predicted time, and what computes more loses") {
+  config::Config config = test::small_config();
+  config.train.global_batch = 16;
+  Platform slow = cluster(100, 16);
+  slow.die.flop_f32_per_s = 1e10;  // the time is that of the computation
+  const ClusterPlan plan = planned(config, slow);
+  REQUIRE(plan.fitting.size() > 20);
+  CHECK(plan.too_large.empty());
+  for (size_t i = 1; i < plan.fitting.size(); ++i)
+    CHECK(plan.fitting[i - 1].step.total_s < 1.01 * plan.fitting[i].step.total_s);
+  const Choice usual{.ranks_per_node = 2, .micro_batch = 4, .recompute = nn::Recompute::kNone};
+  Choice block = usual;
+  block.recompute = nn::Recompute::kBlock;
+  REQUIRE(find(plan.fitting, usual) != nullptr);
+  REQUIRE(find(plan.fitting, block) != nullptr);
+  CHECK(find(plan.fitting, usual)->step.compute_s < find(plan.fitting, block)->step.compute_s);
+  CHECK(find(plan.fitting, usual) < find(plan.fitting, block));  // one vector: it comes before
+  CHECK(find(plan.fitting, usual)->clusters == 1);
+  CHECK(find(plan.fitting, {.ranks_per_node = 1, .micro_batch = 8})->clusters == 2);
+  CHECK(plan.fitting.front().choice.recompute != nn::Recompute::kBlock);
+}
+
+TEST_CASE("planner: on a slow network bf16 on the wire counts, and the report says why others lose") {
+  config::Config config = test::small_config();
+  config.train.global_batch = 8;
+  const ClusterPlan plan = planned(config, cluster(0.01, 16));
+  const ClusterStep& best = plan.fitting.front().step;
+  CHECK(best.exposed_s > 0.5 * best.total_s);
+  config.dist.wire = DType::kBF16;
+  const double rounded_s = planned(config, cluster(0.01, 16)).fitting.front().step.total_s;
+  CHECK(rounded_s < 0.7 * best.total_s);
+  const std::string text = describe(plan, "--config x.yaml");
+  CHECK_THAT(text, Contains("  1. ") && Contains("  5. ") && Contains("\n  recompute         block ") &&
+                       Contains(" --map-by ppr:") && Contains("ditrain --config x.yaml") &&
+                       Contains("sbatch --nodes=2 --ntasks-per-node="));
+}
+
+TEST_CASE("planner: what does not fit is left out, by how much is told, and tiers come in") {
+  config::Config config = test::small_config();
+  config.model.hidden_size = 256, config.model.depth = 6, config.train.global_batch = 32;
+  Platform small = cluster(100, 0.35);
+  const ClusterPlan plan = planned(config, small);
+  REQUIRE(!plan.fitting.empty());
+  REQUIRE(!plan.too_large.empty());
+  for (const PlannedRun& run : plan.fitting) CHECK(run.bytes <= run.limit_bytes);
+  for (const PlannedRun& run : plan.too_large) CHECK(run.bytes > run.limit_bytes);
+  CHECK_THAT(describe(plan, "--config x.yaml"), Contains("too much"));
+  CHECK(std::none_of(plan.fitting.begin(), plan.fitting.end(), [](const PlannedRun& r) { return r.choice.tiers; }));
+  small.die.memory_gb = 0.01;
+  const std::string none = [&] {
+    try {
+      return describe(planned(config, small), "");
+    } catch (const InputError& error) {
+      return std::string(error.what());
+    }
+  }();
+  CHECK_THAT(none, Contains("[plan] none of ") && Contains(" per rank, expected at most "));
+  small.die.memory_gb = 0.3, small.die.bulk_gb = 4;
+  const ClusterPlan tiers = planned(config, small);
+  const auto moved =
+      std::find_if(tiers.fitting.begin(), tiers.fitting.end(), [](const PlannedRun& r) { return r.choice.tiers; });
+  REQUIRE(moved != tiers.fitting.end());
+  CHECK(moved->config.memory.automem == config::AutoMem::kPlanned);
+  CHECK(moved->config.memory.fast_gib > 0);
+}
+
+TEST_CASE("planner: rules of configs exclude placements, and a batch that divides nowhere is refused") {
+  config::Config config = test::small_config();
+  config.train.global_batch = 4;
+  const ClusterPlan plan = planned(config, cluster(100, 16));
+  CHECK(plan.not_allowed > 0);  // shards under dp_tp
+  config.train.global_batch = 1;
+  CHECK_THROWS_WITH(planned(config, cluster(100, 16)),
+                    Contains("[plan] no placement on this cluster is allowed") && Contains("train.global_batch"));
+}
