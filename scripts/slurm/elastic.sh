@@ -88,7 +88,7 @@ if [[ $cores_per_rank -eq 0 && -n ${SLURM_CPUS_PER_TASK:-} ]]; then
   [[ $cores_per_rank -gt 0 ]] || cores_per_rank=1
 fi
 if [[ -f $hosts ]]; then
-  mapfile -t nodes < <(sed -n 's/^ *\([^ #:]\{1,\}\).*/\1/p' "$hosts")
+  mapfile -t nodes < <(awk '{ sub(/[:#].*/, "") } NF && !seen[$1]++ { print $1 }' "$hosts")
 elif [[ -n $hosts ]]; then
   IFS=, read -ra nodes <<<"$hosts"
 elif [[ $in_job == yes ]]; then
@@ -98,13 +98,20 @@ else
 fi
 [[ ${#nodes[@]} -ge $min_nodes ]] || refuse "--min-nodes $min_nodes, but there are ${#nodes[@]} node(s)"
 
-# A rank that hangs is named by ditrain itself (dist.timeout_s), and so are a disk that hangs (checkpoint.timeout_s) and
-# a rank whose weights differ (dist.verify_every).
 most_waits=10  # for a lock, at least 30 s each
-train=("$program" --set dist.timeout_s=600 --set checkpoint.timeout_s=600 --set dist.verify_every=500 "${flags[@]}"
-       --resume auto)
 here=$(mktemp -d)  # on a disk of this node: the run folder may hang
 trap 'rm -rf "$here"' EXIT
+
+# A rank that hangs is named by ditrain itself (dist.timeout_s), and so are a disk that hangs (checkpoint.timeout_s) and
+# a rank whose weights differ (dist.verify_every). What the config sets stays.
+"$program" "${flags[@]}" --print-config >"$here/config" 2>"$here/refusal" || refuse "$(tail -n 1 "$here/refusal")"
+# setting SECTION KEY: its value.
+setting() { awk -v s="$1:" -v k="$2:" '/^[a-z]/ { inside = $1 == s } inside && $1 == k { print $2; exit }' "$here/config"; }
+train=("$program")
+[[ $(setting dist timeout_s) != auto ]] || train+=(--set dist.timeout_s=600)
+[[ $(setting checkpoint timeout_s) != 0 ]] || train+=(--set checkpoint.timeout_s=600)
+[[ $(setting dist verify_every) != 0 || $(setting dist outer) != off ]] || train+=(--set dist.verify_every=500)
+train+=("${flags[@]}")
 
 # --- Processes that may hang -------------------------------------------------------------------------------------------
 
@@ -188,7 +195,7 @@ ask_nodes() {
     finish "${pids[i]}"
     if [[ $status -eq 0 ]]; then
       alive+=("$node")
-    else
+    elif [[ -z $stop ]]; then  # or it is we who ended the question
       silent+=("$node")
       say "$node does not answer: $(grep -v '^[-[:space:]]*$' "$here/asked.$node" | head -n 1 | cut -c 1-160)"
     fi
@@ -216,12 +223,12 @@ measure_nodes() {
   while read -r host percent; do
     if find_node "$host"; then share[$node]=$percent; else say "$host is slow, but is no name in the list of nodes"; fi
   done < <(sed -n 's/^{"host":"\([^"]*\)".*"share":\([0-9.e+-]*\),"slow":true}.*/\1 \2/p' "$here/report" |
-    awk '{printf "%s %d\n", $1, 100 * $2}')
+    awk '{ percent = int(100 * $2); print $1, percent < 1 ? 1 : percent }')
 }
 
 # fits COUNT: whether ditrain takes as many nodes. What it said of the first count that it refused stays.
 fits() {
-  SLURM_NNODES=$1 SLURM_NTASKS_PER_NODE=$ranks_per_node timeout -k 5 "$limit_s" "$program" "${flags[@]}" \
+  SLURM_NNODES=$1 SLURM_NTASKS_PER_NODE=$ranks_per_node timeout -k 5 "$limit_s" "${train[@]}" \
     --explain-memory --ranks $(($1 * ranks_per_node)) >"$here/plan" 2>&1 && return
   [[ -e $here/refusal ]] || cp "$here/plan" "$here/refusal"
   return 1
@@ -299,10 +306,10 @@ end_launcher() {
 train_once() {
   local errors tee_pid child progress='' now last=$SECONDS next=$SECONDS told=no
   status=1 stalled=no save=''
-  launch "${use[*]}" "$ranks_per_node" "${train[@]}"
+  launch "${use[*]}" "$ranks_per_node" "${train[@]}" --resume auto
   exec {errors}> >(exec tee "$here/errors" >&2)
   tee_pid=$!
-  "${job[@]}" 2>&"$errors" &
+  setsid "${job[@]}" 2>&"$errors" &  # Ctrl-C is for this script, which passes it on as USR2
   child=$!
   exec {errors}>&-
   until ended "$child" 1; do
@@ -334,9 +341,14 @@ reason() {
 }
 # The host to which launcher or ditrain give the fault, if any.
 blamed_host() {
-  sed -n -E -e 's/.*process rank [0-9]+ with PID [0-9]+ on node ([^ ]+) exited on signal.*/\1/p' \
+  local host disks
+  host=$(sed -n -E -e 's/.*process rank [0-9]+ with PID [0-9]+ on node ([^ ]+) exited on signal.*/\1/p' \
     -e 's/^srun: error: ([^ :]+): tasks? [0-9,-]+: (Killed|Seg|Bus|Abort|Illegal).*/\1/p' \
-    -e 's/.*(no answer at all: |differences on )rank [0-9]+ \(([^)]+)\).*/\2/p' "$here/errors" | head -n 1
+    -e 's/.*(no answer at all: |differences on )rank [0-9]+ \(([^)]+)\).*/\2/p' "$here/errors" | head -n 1)
+  # A disk that all of them share is nobody's.
+  disks=$(sed -n -E 's/.*\[checkpoint\] the disk of ([^ ]+) has done nothing.*/\1/p' "$here/errors" | sort -u)
+  [[ $disks == *$'\n'* ]] || host=${host:-$disks}
+  echo "$host"
 }
 
 # Ends this script unless another start may help. Sets `locked` if the run did not even start, because the last one still

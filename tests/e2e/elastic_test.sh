@@ -19,6 +19,7 @@ cat >"$DITRAIN" <<'END'
 nodes=${NODES:-} words="$*"
 case $* in
   *--version) [[ ! -e dead_$nodes ]] || { echo "srun: error: Node $nodes is down" >&2; exit 1; } ;;
+  *--print-config) printf '%s\n' dist: '  timeout_s: auto  # x' '  verify_every: 0' '  outer: off' checkpoint: '  timeout_s: 0' ;;
   *--explain-memory*)
     ranks=${words##*--ranks }
     [[ " $(cat ranks) " == *" $ranks "* ]] || { echo "ditrain: error: [config] $ranks ranks do not divide" >&2; exit 2; } ;;
