@@ -501,11 +501,12 @@ void check(const plan::Platform& cluster, const SimulationOptions& o) {
                       .what = "a ring over all ranks has too many dependent messages to simulate",
                       .got = fmt::format("{} nodes", cluster.nodes),
                       .expected = fmt::format("at most {}", kMostRingNodes),
-                      .hint = "--way two_level, which is what the engine does"});
+                      .hint = "--ways two_level, which is what the engine does"});
   if (o.slow_nodes > cluster.nodes)
     throw InputError({.where = "ditbench",
                       .what = "more slow nodes than nodes",
-                      .got = fmt::format("{} of {}", o.slow_nodes, cluster.nodes)});
+                      .got = fmt::format("{} of {}", o.slow_nodes, cluster.nodes),
+                      .hint = "--slow with fewer nodes"});
 }
 
 }  // namespace
@@ -519,7 +520,14 @@ SimulatedStep simulate(const plan::Platform& cluster, const StepSchedule& schedu
   const double start = now_s();
   const pid_t child = ::fork();
   if (child < 0) throw RunError({.where = "ditbench", .what = "no process", .got = std::strerror(errno)});
-  if (child == 0) run(cluster, schedule, options, pipe_ends[1]);
+  if (child == 0) {
+    ::close(pipe_ends[0]);
+    try {
+      run(cluster, schedule, options, pipe_ends[1]);
+    } catch (...) {  // no memory, or an error of SimGrid: it must not go on as a second ditbench
+      ::_exit(1);
+    }
+  }
   ::close(pipe_ends[1]);
   SimulatedStep step;
   const bool heard = ::read(pipe_ends[0], &step, sizeof step) == ssize_t(sizeof step);

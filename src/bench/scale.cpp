@@ -43,10 +43,11 @@ class ScaleMeter {
     if (bench_.models.empty()) bench_.models = {"S", "B", "L", "XL"};
     for (const int64_t nodes : bench_.nodes) platform_.with_nodes(nodes);  // refused before anything runs
     for (const Way way : bench_.ways)
-      if (way == Way::kRing && bench_.nodes.back() > kMostRingNodes)
+      if (const int64_t most = *std::max_element(bench_.nodes.begin(), bench_.nodes.end());
+          way == Way::kRing && most > kMostRingNodes)
         throw InputError({.where = "ditbench",
                           .what = "a ring over all ranks has too many dependent messages to simulate",
-                          .got = fmt::format("{} nodes", bench_.nodes.back()),
+                          .got = fmt::format("{} nodes", most),
                           .expected = fmt::format("at most {}", kMostRingNodes),
                           .hint = "--ways two_level, which is what the engine does"});
   }
@@ -63,10 +64,18 @@ class ScaleMeter {
   }
 
  private:
-  // A recording has a config of its own, and as many images per rank as it had.
+  // A recording has a config of its own, and times for the images per rank that it had.
   void use_recording() {
     recording_ = read_recording(bench_.recording);
     const config::Config& recorded = recording_->config;
+    for (const Way way : bench_.ways)
+      if ((way == Way::kShards || way == Way::kReduceScatter) != recorded.dist.shard_optimizer)
+        throw InputError(
+            {.where = "ditbench",
+             .what = fmt::format("--recording: {} updates another part of the weights than --ways {}", bench_.recording,
+                                 way),
+             .got = fmt::format("dist.shard_optimizer: {}", recorded.dist.shard_optimizer),
+             .expected = recorded.dist.shard_optimizer ? "--ways shards or reduce_scatter" : "--ways without shards"});
     config::Config wanted = recorded;
     for (const std::string& set : bench_.sets) config::apply_set(wanted, set);
     nn::apply_name(wanted.model);
@@ -90,6 +99,10 @@ class ScaleMeter {
     config::Config config = recording_->config;
     for (const std::string& set : bench_.sets) config::apply_set(config, set);
     config.train.global_batch = bench_.batch * dies(p);
+    if (config.dist.outer)
+      throw InputError({.where = "ditbench",
+                        .what = "scale does not read dist.outer",
+                        .hint = "--ways outer or outer_overlapped, --outer-every N, and dist.outer: off"});
     return config;
   }
 

@@ -121,6 +121,7 @@ Recording read_recording(const std::string& folder) {
     backward_s.push_back(number_at(s, "backward"));
     work_s.push_back(number_at(s, "prepare") + number_at(s, "forward") + number_at(s, "loss") + backward_s.back());
     update_s.push_back(number_at(s, "optimizer"));
+    waiting_s.push_back(number_at(s, "allreduce_exposed"));
   });
   if (step_s.size() < 2)
     throw InputError({.where = "ditbench",
@@ -134,7 +135,7 @@ Recording read_recording(const std::string& folder) {
   recording.step_s = median(step_s);
   ComputeTimes& t = recording.times;
   t.compute_s = median(work_s), t.last_backward_s = median(backward_s), t.update_s = median(update_s);
-  t.rest_s = std::max(0.0, recording.step_s - t.compute_s - t.update_s);
+  t.rest_s = std::max(0.0, recording.step_s - t.compute_s - t.update_s - median(waiting_s));
   return recording;
 }
 

@@ -89,8 +89,8 @@ config::Config with_choice(const config::Config& wanted, const Choice& choice, c
   c.dist.bucket_mib = choice.bucket_mib, c.dist.shard_optimizer = choice.shards;
   if (choice.tensor_ranks > 1)
     c.parallel.strategy = config::Strategy::kDpTp, c.parallel.tensor_ranks = choice.tensor_ranks;
-  else if (c.parallel.strategy == config::Strategy::kDpTp)
-    c.parallel.strategy = config::Strategy::kCftp, c.parallel.tensor_ranks = 0;
+  else if (c.parallel.strategy == config::Strategy::kDpTp || choice.ranks_per_node < machine.platform.dies_per_node)
+    c.parallel.strategy = config::Strategy::kCftp, c.parallel.tensor_ranks = 0;  // clusters of a rank are its dies
   // One micro-batch is written as it stands in most configs.
   if (c.train.micro_batch ==
       c.train.global_batch * choice.tensor_ranks / machine.platform.nodes / choice.ranks_per_node)
@@ -375,6 +375,9 @@ PlannedMachine measure_this_machine(const config::Config& config) {
 }
 
 ClusterPlan plan_cluster(const config::Config& wanted, const InputFacts& facts, const PlannedMachine& machine) {
+  if (wanted.dist.outer)
+    refuse("plan", "steps with dist.outer are not planned", "dist.outer is set", "dist.outer: off",
+           "--set dist.outer=off for the rest; ditbench scale --ways outer simulates outer steps");
   Planner planner(wanted, facts, machine);
   planner.try_all();
   ClusterPlan plan = std::move(planner).take();

@@ -72,7 +72,7 @@ double Die::training_flop_per_s(DType precision) const {
 
 int64_t Platform::nodes_below(int level) const {
   int64_t count = 1;
-  for (int l = 0; l <= level; ++l) count *= tree[size_t(l)].down;
+  for (int l = 0; l <= level; ++l) count = std::min(kMostNodes, count * tree[size_t(l)].down);
   return count;
 }
 

@@ -235,9 +235,11 @@ ClusterStep predict_step(const RunPlan& plan, const MachineRates& rates, const P
   for (int64_t k = 0; k < gradients.buckets.size(); ++k) {
     const parallel::Range& bucket = gradients.buckets[k];
     const double bytes = double(bucket.size()) * sizeof(float), factors = factor_bytes(gradients, bucket);
-    const TransferTime sum = factors > 0         ? network.allgather(factors)
-                             : gradients.sharded ? network.reduce_scatter(bytes, wire)
-                                                 : network.allreduce(bytes, wire);
+    // Between nodes the engine makes sums whole, whoever needs them.
+    const bool only_shards = gradients.sharded && platform.nodes == 1;
+    const TransferTime sum = factors > 0   ? network.allgather(factors)
+                             : only_shards ? network.reduce_scatter(bytes, wire)
+                                           : network.allreduce(bytes, wire);
     const TransferTime gather = gradients.sharded ? network.allgather(bytes) : TransferTime{};
     if (!beside) taken_s += sum.before_s + sum.after_s;
     times.buckets.push_back({.sum = scaled(sum, beside ? 1 : 0, sharing),

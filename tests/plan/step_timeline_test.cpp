@@ -178,6 +178,7 @@ TEST_CASE("a step on a cluster: what hides, what does not, and what shards chang
   config.dist.shard_optimizer = true;
   const ClusterStep shards = step_of(config, p, 1);
   CHECK(shards.update_s == Approx(eight.update_s / 8));
+  CHECK(shards.wire_s == Approx(1.5 * eight.wire_s).epsilon(0.02));  // sums made whole, then new weights
   config.dist.shard_optimizer = false, config.dist.wire = DType::kBF16;
   CHECK(step_of(config, p, 1).wire_s < 0.6 * eight.wire_s);
 }

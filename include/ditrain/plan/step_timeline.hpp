@@ -57,8 +57,8 @@ MachineRates rates_of(const Die& die, DType precision);
 
 /// The step of a rank of `plan` on that cluster. Workers of a rank cover whole dies or a part of one; `cores` is the
 /// number that the rank has, with those set aside. `rates` are those of a worker (measured, or rates_of).
-/// Math:     compute as predict_step; buckets become ready while the last micro-batch goes backward, whose time is
-///           divided over the nodes of the tape by their multiply-adds
+/// Math:     compute as predict_step; buckets become ready while the last micro-batch goes backward, whose time the
+///           nodes of the tape take in equal parts
 /// Tiers:    with memory.automem the points of the plan are simulated at the times of this cluster
 ClusterStep predict_step(const RunPlan& plan, const MachineRates& rates, const Platform& platform, int cores);
 
