@@ -88,6 +88,7 @@ config::CommandLine make_command_line() {
        {"jitter", "X", "sigma of the logarithm of a die's compute time, drawn anew in each step (scale)", "0"},
        {"slow", "N:FACTOR", "nodes that take so many times as long (scale)"},
        {"busy", "SHARE:TAKEN", "share of the links that others use, and the part of those that they take (scale)"},
+       {"message-us", "X", "microseconds that a thread spends on each message, beside the wire (scale)", "0.5"},
        {"seed", "K", "draws jitter, slow nodes and busy links (scale)", "0"},
        {"rounds", "N", "of the n - 1 equal rounds of an exchange that are simulated; 0: every message (scale)", "4"},
        {"every-die", "", "dies of a node as actors that send each other messages, not as a formula (scale)"},
@@ -418,6 +419,7 @@ void run_scale(const config::CommandLine& line, bench::Harness& harness, dist::C
   bench::SimulationOptions& o = scale.simulation;
   o.outer_every = line.get_int("outer-every", 1, 100000);
   o.jitter = line.get_double("jitter", 0, 1);
+  o.message_us = line.get_double("message-us", 0, 1e6);
   if (line.has("slow")) {
     const auto [nodes, factor] = pair_of(line, "slow", 1 << 20, 1000, "nodes and a factor, as 1:1.5");
     o.slow_nodes = int64_t(nodes), o.slow_factor = factor;

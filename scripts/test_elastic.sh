@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs that outlive what happens to their nodes, by scripts/slurm/elastic.sh on nodes that are played here: each has a
 # host name (a UTS namespace) and an MPI daemon of its own, and TCP alone connects them.
-#   scripts/test_elastic.sh [RUNS] [KIND]...     (default 20 runs of all kinds, about ten minutes on two cores)
+#   scripts/test_elastic.sh [RUNS] [KIND]...     (default 20 runs of all kinds, five minutes on two free cores)
 # KIND: kill (of a rank), dead (node), slow (node), eio (the disk answers with an error) or hang (it hangs for 20 s).
 # SEED=N repeats the choices of an earlier call, which prints its seed; BIN is the folder of the programs, and LIB that of
 # libtrapped_calls.so. Kinds take turns, under mpirun and stand-ins for Slurm, with and without shards of the optimiser.

@@ -3,6 +3,8 @@
 // engine has at most two of them under way (sums in the memory of the node, exchange between the first ranks of the
 // nodes, copies to the ranks of the node, one bucket per stage at a time), and weights change as buckets arrive.
 //
+// A thread that exchanges spends some time on each message (SimulationOptions::message_us), beside the wire.
+//
 // What is not simulated: message headers, protocol switches of the MPI library and collisions of static routes (the
 // links of a switch to the level above count as one with their common rate).
 //

@@ -257,6 +257,7 @@ class Engine {
     std::vector<sg::CommPtr> comms;
     for (char*& into : got) comms.push_back(get(box(node), &into));
     for (const Flow& flow : flows) comms.push_back(put(world_, box(flow.to), flow.share * bytes));
+    sleep_s(2e-6 * world_.options.message_us * (world_.cluster.nodes - 1));  // beside the messages
     sg::Comm::wait_all(comms);
     if (world_.sampled()) all_nodes_->wait();
   }
@@ -274,6 +275,7 @@ class Engine {
       const double turn_start = clock_s();
       char* got = nullptr;
       std::vector<sg::CommPtr> comms = {get(box(node), &got), put(world_, box((node + 1) % nodes), slice)};
+      sleep_s(2e-6 * world_.options.message_us);
       sg::Comm::wait_all(comms);
       sleep_s(turn_start + inside_s - clock_s());
     }

@@ -149,10 +149,10 @@ class ScaleMeter {
     harness_.note(cluster.substr(0, cluster.find_last_not_of('\n') + 1));
     harness_.note(fmt::format(
         "simulated, not measured: {}, {}; jitter {:g} per die and step, {} slow nodes (x {:g}), {:g} of the links with "
-        "{:g} of their rate taken, seed {}",
+        "{:g} of their rate taken, {:g} us per message, seed {}",
         recording_ ? "compute times of " + bench_.recording : "FLOP of the plan by the dies' peak times share_of_peak",
         o.rounds == 0 ? "every message" : fmt::format("{} of the equal rounds of an exchange", o.rounds), o.jitter,
-        o.slow_nodes, o.slow_factor, o.busy_links, o.busy_share, o.seed));
+        o.slow_nodes, o.slow_factor, o.busy_links, o.busy_share, o.message_us, o.seed));
     harness_.note(
         "efficiency: images/s per node by that of the first row of a series; exposed_s: waiting for messages, "
         "slower_s: "

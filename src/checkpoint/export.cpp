@@ -146,7 +146,8 @@ void check_position_table(nn::Model& model) {
 std::string public_yaml(config::Config config) {
   if (!config::learns_pixels(config)) config.data.kind = dataset::find_kind("latents");
   config.data.path.clear(), config.data.vae.clear(), config.sample.vae.clear();
-  config.train.init_from.clear(), config.train.branch_from.clear(), config.sample.guide.clear();
+  config.train.init_from.clear(), config.train.branch_from.clear();
+  if (config.sample.guide != config::kRoutedGuide) config.sample.guide.clear();
   config.data.condition = dataset::condition_names(config.data);
   return config::to_yaml(config);
 }

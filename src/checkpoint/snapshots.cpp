@@ -28,11 +28,12 @@ weights::SafetensorsFile open_checked(const std::string& path) {
   return weights::SafetensorsFile(path);
 }
 
-// An average can do without an older snapshot that is damaged; the newest says what is wanted.
-std::optional<weights::SafetensorsFile> open_or_skip(const std::string& path, bool newest) {
-  if (newest) return open_checked(path);
+// What `read` makes of a snapshot, or none with a warning where an older one is damaged: an average can do without it.
+template <class F>
+auto whole_or_none(bool newest, const F& read) -> std::optional<decltype(read())> {
+  if (newest) return read();
   try {
-    return open_checked(path);
+    return read();
   } catch (const InputError& damaged) {
     log::warn("left out of the average: {}", damaged.what());
     return std::nullopt;
@@ -62,13 +63,17 @@ Snapshots find_snapshots(const std::string& path) {
   Snapshots found;
   int64_t step = -1;
   std::string config;
-  for (const int64_t kept : files::list_kept(dir)) {
+  const std::vector<int64_t> all = files::list_kept(dir);
+  for (const int64_t kept : all) {
     const std::string folder = (fs::path(dir) / files::checkpoint_name(kept)).string();
-    const CheckpointState state = read_checkpoint_state(folder);
-    if (state.optimizer_step == 0) continue;  // no update has reached the averages
-    found.all.push_back({folder, state.optimizer_step});
-    step = state.step, config = state.config_yaml;
-    if (is_one && fs::path(folder).filename() == given.filename()) break;
+    const bool last = kept == all.back() || (is_one && fs::path(folder).filename() == given.filename());
+    const auto state = whole_or_none(last, [&] { return read_checkpoint_state(folder); });
+    if (!state) continue;
+    if (state->optimizer_step > 0) {  // an update has reached the averages
+      found.all.push_back({folder, state->optimizer_step});
+      step = state->step, config = state->config_yaml;
+    }
+    if (last) break;
   }
   if (found.all.empty())
     throw InputError({.where = "checkpoint",
@@ -88,7 +93,7 @@ std::unique_ptr<nn::Model> load_average(const Snapshots& snapshots, double width
   std::vector<Stored> stored;
   std::vector<optim::AverageProfile> profiles;
   for (const Snapshots::One& one : snapshots.all) {
-    const auto file = open_or_skip(file_of(one.folder), &one == &snapshots.all.back());
+    const auto file = whole_or_none(&one == &snapshots.all.back(), [&] { return open_checked(file_of(one.folder)); });
     if (!file) continue;
     for (const optim::TrackedAverage& average : optim::tracked_averages()) {
       stored.push_back({*file, &average.name});

@@ -213,6 +213,9 @@ void check_outer_intervals(const Config& c) {
 
 void check_outer(const Config& c) {
   if (!c.dist.outer) return;
+  if (c.dist.adaln == AdalnExchange::kFactors)
+    fail("dist.adaln: factors are of the samples of all ranks, which sum gradients in groups with dist.outer",
+         "dist.adaln: factors", "dist.adaln: auto", "--set dist.adaln=auto");
   const auto exclude = [](bool has, const char* what, const char* got, const char* instead) {
     if (has) fail(fmt::format("dist.outer does not combine with {}", what), got, instead, "--set dist.outer=off");
   };
@@ -329,9 +332,9 @@ void validate_without_data(const Config& config) {
   check_strategy(config);
   check_fid(config);
   check_automem(config);
+  check_outer(config);
   check_dist(config);
   check_reproducible(config);
-  check_outer(config);
 }
 
 void validate(const Config& config) {

@@ -99,8 +99,6 @@ class Tiles final : public Dataset {
     same("their size", side(given()), side(shards_));
     same("their number", std::to_string(given().size()), std::to_string(shards_.size()));
     for (int64_t i = 0; other_ && i < size_; ++i) {
-      const std::string &crs = shards_.shard_of(i).crs, &other_crs = other_->shard_of(i).crs;
-      if (!crs.empty() && !other_crs.empty()) same("their CRS", other_crs, crs);
       const std::vector<double> here = corners_of(shards_, i), there = corners_of(*other_, i);
       if (here.empty() || there.empty()) continue;
       const double half = std::hypot(here[2] - here[0], here[3] - here[1]) /

@@ -40,6 +40,7 @@ class NodeReduction final : public Reduction {
       step(result);
       result.progressed = result.progressed || phase != phase_;
     }
+    result.poll = result.poll || !group_.can_be_woken();
     return result;
   }
 
@@ -206,10 +207,12 @@ NodeGroup::NodeGroup(Communicator& communicator, NodeMemory& arena, DType wire, 
     throw RunError({.where = "dist", .what = "no shared memory for counters", .got = control_.note()});
   new (control_.part(arena_.own_part())) Post;
   communicator.barrier();
-  communicator_.progress_thread()->use_wake_flag(&own_post().wake_flag);
+  can_be_woken_ = communicator_.progress_thread()->use_wake_flag(&own_post().wake_flag);
 }
 
-NodeGroup::~NodeGroup() { communicator_.progress_thread()->use_wake_flag(nullptr); }
+NodeGroup::~NodeGroup() {
+  if (can_be_woken_) communicator_.progress_thread()->use_wake_flag(nullptr);
+}
 
 double* NodeGroup::squares(uint32_t sequence) const {
   auto* first = reinterpret_cast<double*>(control_.part(0) + sizeof(Post));

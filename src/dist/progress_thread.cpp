@@ -158,11 +158,14 @@ void ProgressThread::halt(bool still_answers) {
   });
 }
 
-void ProgressThread::use_wake_flag(std::atomic<uint32_t>* word) {
+bool ProgressThread::use_wake_flag(std::atomic<uint32_t>* word) {
+  bool used = false;
   call([&] {
     const std::lock_guard lock(state_->mutex);
-    state_->wake_flag = word ? word : &state_->own_wake_flag;
+    used = word == nullptr || state_->wake_flag == &state_->own_wake_flag;
+    if (used) state_->wake_flag = word != nullptr ? word : &state_->own_wake_flag;
   });
+  return used;
 }
 
 platform::BindResult ProgressThread::bind(const std::vector<int>& pus) {

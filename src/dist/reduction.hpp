@@ -75,6 +75,8 @@ class NodeGroup {
   const std::vector<std::vector<int>>& led() const { return led_; }
   DType wire() const { return wire_; }
   bool tree() const { return tree_; }
+  /// False: the progress thread sleeps on the word of another group, and has to look by itself.
+  bool can_be_woken() const { return can_be_woken_; }
 
  private:
   std::unique_ptr<Reduction> start(uint32_t sequence, float* data, int64_t n, bool only_shards,
@@ -85,6 +87,7 @@ class NodeGroup {
   NodeMemory control_;
   DType wire_;
   bool tree_;
+  bool can_be_woken_ = false;
   int64_t max_pieces_;
   std::vector<int> leaders_;
   std::vector<std::vector<int>> led_;

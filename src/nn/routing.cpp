@@ -39,6 +39,8 @@ void validate(const Routes& routes, const ModelConfig& config) {
             "ratio: 0.5");
     require(r.kept(tokens) < tokens, fmt::format("no token of {} leaves", tokens), text(r),
             fmt::format("a ratio of at least {:.4g}", 1 / double(tokens)), "train.routing: off");
+    require(r.kept(tokens) > 0, fmt::format("no token of {} stays", tokens), text(r),
+            fmt::format("a ratio of at most {:.4g}", 1 - 1 / double(tokens)), "ratio: 0.5");
     require(r.from >= 0 && r.from <= r.to && r.to <= last, "the route does not lie in the model", text(r),
             fmt::format("blocks from 0 to {}, `from` not behind `to`", last),
             fmt::format("from: {}, to: {}", std::min<int64_t>(2, last), std::max<int64_t>(last - 3, 0)));

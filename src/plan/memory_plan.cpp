@@ -151,7 +151,8 @@ std::string recompute_text(const config::Config& config) {
 
 nn::PassOptions pass_options(const config::Config& config) {
   std::optional<nn::LayerSync> sync = config.train.layer_sync;
-  if (sync) sync->weight /= double(config.train.global_batch);  // the loss is a mean
+  // The loss is a mean over the samples of a group.
+  if (sync) sync->weight *= double(config::outer_groups(config)) / double(config.train.global_batch);
   return {.recompute = config.train.recompute.value_or(nn::Recompute::kSelective),
           .precision = config.train.precision,
           .recompute_of_blocks = config.train.recompute_of_blocks,

@@ -58,8 +58,9 @@ void DiskWatch::end_run(double still_s) {
       .expected = fmt::format("a write, sync or rename to end within checkpoint.timeout_s: {:g}", timeout_s_),
       .hint = "a larger checkpoint.timeout_s if it is only slow; --resume auto goes on from the last checkpoint"};
   const std::string text = "ditrain: error: " + log::of_rank() + RunError(problem).what() + "\n";
-  (void)!::write(STDERR_FILENO, text.data(), text.size());
-  // Streams that are flushed on the way may hang as well.
+  // What goes to a file on that disk may hang as well, and so may streams that are flushed on the way.
+  std::thread([text] { (void)!::write(STDERR_FILENO, text.data(), text.size()); }).detach();
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
   std::thread([this] { comm_.abort(kExitFailed); }).detach();
   std::this_thread::sleep_for(std::chrono::seconds(5));
   std::_Exit(kExitFailed);

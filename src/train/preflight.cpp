@@ -14,6 +14,7 @@
 #include "ditrain/files/files.hpp"
 #include "ditrain/kernels/measure.hpp"
 #include "ditrain/ops/gemm.hpp"
+#include "ditrain/plan/inputs.hpp"
 #include "ditrain/plan/memory_plan.hpp"
 #include "ditrain/plan/placement.hpp"
 
@@ -253,7 +254,9 @@ bool run_preflight(const config::Config& config, const std::string& out, dist::C
   const double seconds = options.seconds;
   const plan::Placement placement = plan::plan_placement(config, comm);
   check_mask(placement, comm);
-  const double needed_gib = plan::checkpoint_disk(config).most_bytes() / 0x1p30;
+  config::Config of_run = config;  // with dist.outer every node writes a state of its own
+  if (config.dist.outer) of_run = plan::settle(config, {}, plan::ranks_of(comm)).config;
+  const double needed_gib = plan::checkpoint_disk(of_run).most_bytes() / 0x1p30;
   parallel::Team team(placement.team());
   ops::Context ctx(team);
   const bool bf16 = config.train.precision == DType::kBF16 && kernels::measure_fma_peak(DType::kBF16, 1e-4) > 0;

@@ -54,7 +54,8 @@ std::vector<std::string> shorter_sums(const RunSummary& s, const config::Config&
   if (s.comm_shares_cores && share * s.most_threads > 1)  // a core for it costs 1 / threads
     ways.push_back("parallel.comm_cores: 1");
   if (const std::string way = plan::advice_on_factors(c); !way.empty()) ways.push_back(way);
-  if (!c.dist.outer && s.nodes > 1 && !c.dist.shard_optimizer && !c.dist.reproducible)
+  if (!c.dist.outer && s.nodes > 1 && c.dist.engine && !c.dist.shard_optimizer && !c.dist.reproducible &&
+      !c.memory.moves() && c.ema.snapshots_every == 0)
     ways.push_back("dist.outer (nodes exchange every so many steps only, which changes results)");
   ways.push_back("a larger train.global_batch (work grows, what travels hardly does)");
   return ways;

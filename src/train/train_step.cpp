@@ -223,7 +223,9 @@ StepResult TrainStep::run(const dataset::Batch& batch, Progress& progress, const
   if (automem_ != nullptr) automem_->end_step();
   result.allreduce_hidden_s = sync_.communication().hidden_s();
   result.allreduce_bytes = sync_.communication().bytes;
-  if (outer_ && !weights_are_spoilt_ && config::is_outer_step(plan_.config, progress.step)) {
+  // Whether weights are spoilt may differ between ranks; that the run ends does not.
+  const bool ends = !result.non_finite.empty() && plan_.config.train.on_non_finite == config::OnNonFinite::kStop;
+  if (outer_ && !ends && config::is_outer_step(plan_.config, progress.step)) {
     const dist::StepOutcome outer = outer_->step(log);
     result.allreduce_hidden_s += outer.hidden_s(), result.allreduce_bytes += outer.bytes;
     copy_is_fresh_ = false;

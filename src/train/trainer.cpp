@@ -78,6 +78,8 @@ int run_training(const config::Config& wanted, const TrainOptions& options, dist
   StartingPoint start(run);
   RunReport report(run);
   report.tell_start(data, start.checkpoint());
+  // Whole before the writers of checkpoints, and there until they are joined.
+  const DiskWatch disk_watch(comm, settled.config.checkpoint.timeout_s, run.placement.helper_pus);
   TrainingState state(run, data);
   start.join_lock();  // ranks may see the folder late
   report.tell_fallbacks();
@@ -91,7 +93,6 @@ int run_training(const config::Config& wanted, const TrainOptions& options, dist
   const auto fid = make_fid(state, data);
 
   start.begin(state.progress.step, report.topology());
-  const DiskWatch disk_watch(comm, settled.config.checkpoint.timeout_s, run.placement.helper_pus);
   Checkpointing checkpointing(state, start, report);
   if (fid) checkpointing.restore_best(fid->name());
   if (state.progress.step >= settled.config.train.steps)

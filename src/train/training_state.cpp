@@ -134,7 +134,8 @@ void TrainingState::branch(const std::string& path) {
                       .what = "the checkpoint holds another model or other state: " + folder,
                       .got = d.key + ": " + d.old_value,
                       .expected = d.new_value,
-                      .hint = "--set " + d.key + "=" + d.old_value + ", or train.init_from, which adapts weights"});
+                      .hint = (d.key == "data.condition" ? "the same bands" : "--set " + d.key + "=" + d.old_value) +
+                              std::string(", or train.init_from, which adapts weights")});
   if (c.ema.snapshots_every > 0 && !state.files.contains(files::kAveragesFile))
     throw InputError({.where = "train.branch_from",
                       .what = "the checkpoint has no power averages to go on with: " + folder,

@@ -333,7 +333,7 @@ TEST_CASE("augmentation: the loader draws all positions of a tile, the same for 
 
 TEST_CASE("tiles: those that are given have to cover the places of those that are predicted") {
   const ScratchFolder scratch;
-  TestTiles tiles{.n = 1, .metadata = {{"crs", "A"}}, .places = {500, 10, 0, 900, 0, -10}};
+  const TestTiles tiles{.n = 1, .places = {500, 10, 0, 900, 0, -10}};
   tiles.write(scratch.at("set/a.safetensors"));
   const auto open_with = [&](const TestTiles& given) {
     given.write(scratch.at("given/a.safetensors"));
@@ -348,10 +348,9 @@ TEST_CASE("tiles: those that are given have to cover the places of those that ar
     return given;
   };
   CHECK(open_with(changed([](TestTiles& t) { t.places[0] += 4; }))->condition_channels() == 1);
-  CHECK_NOTHROW(open_with(changed([](TestTiles& t) { t.places.clear(), t.metadata.clear(); })));  // not known
+  CHECK_NOTHROW(open_with(changed([](TestTiles& t) { t.places.clear(); })));  // not known
   refused([&] { open_with(changed([](TestTiles& t) { t.places[0] += 6; })); }, "tile 0 covers another place");
   refused([&] { open_with(changed([](TestTiles& t) { t.places[5] = -20; })); }, "tile 0 covers another place");
-  refused([&] { open_with(changed([](TestTiles& t) { t.metadata["crs"] = "B"; })); }, "their CRS");
   refused([&] { open_with(changed([](TestTiles& t) { t.n = 2, t.places.resize(12); })); }, "their number");
 }
 

@@ -39,6 +39,7 @@ struct SimulationOptions {
   double slow_factor = 1.5;
   double busy_links = 0;    ///< share of the links (nodes' and switches'), drawn by the seed, that others use
   double busy_share = 0.5;  ///< the part of those links that is not ours
+  double message_us = 0.5;  ///< that a first rank's thread spends on each message that it sends or receives
   int64_t seed = 0;
 };
 

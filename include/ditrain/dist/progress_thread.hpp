@@ -61,8 +61,9 @@ class ProgressThread {
   /// Wakes the thread.
   void wake();
   /// Sets the word that the thread sleeps on. A word in shared memory lets other processes raise it, too (see
-  /// raise_wake_flag). It must be valid until the next use_wake_flag. nullptr: a word of its own.
-  void use_wake_flag(std::atomic<uint32_t>* word);
+  /// raise_wake_flag). It must be valid until use_wake_flag(nullptr), which sets a word of its own again. False: it
+  /// sleeps on another word that was set, and stays with it.
+  bool use_wake_flag(std::atomic<uint32_t>* word);
 
   /// Binds the thread to these PUs, which are reserved for it, so that it may poll more often. Empty: it shares the
   /// cores of the process, and sleeps whenever it has to wait.
