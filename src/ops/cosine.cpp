@@ -34,7 +34,7 @@ void for_rows(Context& ctx, const Tensor& x, const F& f) {
 void row_cosines(Context& ctx, const Tensor& a, const Tensor& b, double* cosines) {
   expect_shape("row_cosines", "b", b, a.shape());
   const int64_t C = a.shape().back();
-  const Pin<float> pa(a, Access::kRead), pb(b, Access::kRead);
+  const Pin<float> pa(a), pb(b);
   for_rows(ctx, a, [&](int64_t row) {
     const float *x = pa + row * C, *y = pb + row * C;
     cosines[row] = dot(x, y, C) / (norm(x, C) * norm(y, C));
@@ -46,7 +46,7 @@ void add_row_cosines_gradient(Context& ctx, const Tensor& a, const Tensor& b, co
   expect_shape("add_row_cosines_gradient", "b", b, a.shape());
   expect_shape("add_row_cosines_gradient", "da", da, a.shape());
   const int64_t C = a.shape().back();
-  const Pin<float> pa(a, Access::kRead), pb(b, Access::kRead), pda(da);
+  const Pin<float> pa(a), pb(b), pda(da);
   for_rows(ctx, a, [&](int64_t row) {
     const float *x = pa + row * C, *y = pb + row * C;
     float* dx = pda + row * C;
