@@ -3,7 +3,8 @@
 // predicts the time of a step of the others (step_timeline.hpp). Only what does not change the course of training is
 // varied: the global batch and the precision stay.
 //
-//   const ClusterPlan plan = plan_cluster(config, facts, machine_of(load_platform("platforms/lineshine.yaml"), DType::kF32));
+//   const PlannedMachine machine = machine_of(load_platform("platforms/lineshine.yaml"), DType::kF32);
+//   const ClusterPlan plan = plan_cluster(config, facts, machine);
 //   fmt::print("{}", describe(plan, "--config dit_xl2.yaml"));
 #pragma once
 #include <string>
