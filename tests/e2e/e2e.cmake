@@ -33,7 +33,7 @@ add_test(NAME "e2e: a short storm" COMMAND ${PROJECT_SOURCE_DIR}/scripts/test_st
 set_tests_properties("e2e: a short storm" PROPERTIES TIMEOUT 300 RUN_SERIAL TRUE ENVIRONMENT
                      "BIN=$<TARGET_FILE_DIR:ditrain>")
 add_test(NAME "e2e: what elastic.sh decides" COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/e2e/elastic_test.sh)
-set_tests_properties("e2e: what elastic.sh decides" PROPERTIES TIMEOUT 300)
+set_tests_properties("e2e: a short storm" "e2e: what elastic.sh decides" PROPERTIES TIMEOUT 300 LABELS long)
 add_test(NAME "e2e: a run that outlives a node" COMMAND ${PROJECT_SOURCE_DIR}/scripts/test_elastic.sh 1 dead)
 add_test(NAME "e2e: runs that outlive nodes" COMMAND ${PROJECT_SOURCE_DIR}/scripts/test_elastic.sh 20)
 set_tests_properties("e2e: a run that outlives a node" "e2e: runs that outlive nodes" PROPERTIES TIMEOUT 300

@@ -44,6 +44,7 @@ TEST_CASE("scripts: build.sh configures again while an optional library is missi
              "file(APPEND ${CMAKE_SOURCE_DIR}/configured x)\n"
              "set(CMAKE_DISABLE_FIND_PACKAGE_GDAL OFF)\n"
              "set(DITRAIN_ONEDNN OFF)\n"
+             "set(DITRAIN_SIMGRID OFF)\n"
              "if(EXISTS ${CMAKE_SOURCE_DIR}/no_gdal)\n"
              "  set(CMAKE_DISABLE_FIND_PACKAGE_GDAL ON)\n"
              "endif()\n"

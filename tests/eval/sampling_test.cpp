@@ -144,14 +144,14 @@ TEST_CASE("a guide with routes: the model itself with fewer tokens, the same for
     one.sampler.cfg_scale = scale;
     return draw(*model, one);
   };
-  const std::vector<float> away = at(2), further = at(3), none = at(1);
+  const std::vector<float> away = at(201), further = at(401), none = at(1);
   double most = 0, moved = 0;
   for (size_t i = 0; i < none.size(); ++i) {
     most = std::max(most, std::abs(double(further[i]) - 2 * double(away[i]) + none[i]));
     moved = std::max(moved, std::abs(double(away[i]) - none[i]));
   }
-  CHECK(moved > 1e-3);
-  CHECK(most < 1e-4 * std::max(1.0, moved));
+  CHECK(moved > 1e-2);
+  CHECK(most < 1e-2 * moved);
 }
 
 // Times and labels embedded in every evaluation, as in training.
