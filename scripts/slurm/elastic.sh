@@ -100,7 +100,8 @@ fi
 
 most_waits=10  # for a lock, at least 30 s each
 here=$(mktemp -d)  # on a disk of this node: the run folder may hang
-trap 'rm -rf "$here"' EXIT
+running=''  # the launcher of the run, which must not outlive this script
+trap 'rm -rf "$here"; [[ -z $running ]] || kill -TERM "$running" 2>/dev/null || true' EXIT
 
 # A rank that hangs is named by ditrain itself (dist.timeout_s), and so are a disk that hangs (checkpoint.timeout_s) and
 # a rank whose weights differ (dist.verify_every). What the config sets stays.
@@ -116,11 +117,14 @@ train+=("${flags[@]}")
 # --- Processes that may hang -------------------------------------------------------------------------------------------
 
 stop='' save=''  # the signal that asked for an end; whether one asked for a checkpoint
-for signal in USR2 TERM INT; do
-  # shellcheck disable=SC2064  # the signal's name is filled in now
-  trap "stop=\${stop:-$signal}" "$signal"
-done
-trap 'save=yes' USR1
+on_usr1() { save=yes; }
+on_usr2() { stop=${stop:-USR2}; }
+on_term() { stop=${stop:-TERM}; }
+on_int() { stop=${stop:-INT}; }
+trap on_usr1 USR1
+trap on_usr2 USR2
+trap on_term TERM HUP
+trap on_int INT
 
 # ended PID SECONDS: waits for a child to end; 1 if it does not in time.
 ended() {
@@ -310,7 +314,7 @@ train_once() {
   exec {errors}> >(exec tee "$here/errors" >&2)
   tee_pid=$!
   setsid "${job[@]}" 2>&"$errors" &  # Ctrl-C is for this script, which passes it on as USR2
-  child=$!
+  child=$! running=$!
   exec {errors}>&-
   until ended "$child" 1; do
     # srun and mpirun pass these two to the ranks; TERM would end them at once.
@@ -318,7 +322,10 @@ train_once() {
     if [[ -n $stop && $told == no ]]; then told=yes && { kill -USR2 "$child" 2>/dev/null || true; }; fi
     [[ $SECONDS -ge $next ]] || continue
     next=$((SECONDS + stall_s / 20 + 1))
-    now="$(last_step) $(newest_checkpoint)"
+    # Beside this shell: bash 5.2 does not survive a trap in the middle of a substitution.
+    { last_step; newest_checkpoint; } >"$here/now" &
+    ended $! 25 || true
+    IFS= read -r -d '' now <"$here/now" || true
     [[ $now == "$progress" ]] || { progress=$now && last=$SECONDS; }
     [[ $((SECONDS - last)) -gt $stall_s ]] || continue
     stalled=yes
@@ -326,6 +333,7 @@ train_once() {
     break
   done
   if ! kill -0 "$child" 2>/dev/null; then
+    running=''
     status=0
     wait "$child" || status=$?
   fi
