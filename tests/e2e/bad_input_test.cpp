@@ -538,7 +538,8 @@ TEST_CASE("memory: what is proposed does fit") {
   REQUIRE_EXIT(run(large_ditrain(scratch / "run", sizes + sets({proposal}) + Args{"--dry-run"}), limits), 0);
 }
 
-TEST_CASE("memory: where two copies of the state do not fit, one rank with a smaller micro-batch is proposed") {
+TEST_CASE("memory: where two copies of the state do not fit, one rank with a smaller micro-batch is proposed",
+          "[long]") {
   // A depth at which one rank's state takes 60 % of the limit of this node; nothing of it is ever allocated.
   const TemporaryFolder scratch;
   const auto command = [&](int64_t depth, const Args& more) {

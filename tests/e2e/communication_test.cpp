@@ -110,7 +110,7 @@ TEST_CASE("communication: a rank that stands still is named and ends the run", "
 
 // In each case another rank waits for it: in an update of the weights, for its part of the checkpoint and until its
 // files are open, for the commit and for the link to the best checkpoint.
-TEST_CASE("communication: a rank whose disk is slow is waited for") {
+TEST_CASE("communication: a rank whose disk is slow is waited for", "[long]") {
   const TemporaryFolder scratch;
   const Args base = sets({"dist.timeout_s=2", "dist.shard_optimizer=true", "checkpoint.every_steps=2"});
   const std::vector<std::string> distances = {"eval.fid_every_steps=2", "eval.fid_samples=8", "sample.steps=2",

@@ -145,7 +145,7 @@ TEST_CASE("ditbench: rows go to the table and to JSON") {
   CHECK(j.at("rows").at(1).at("batch") == 2);
 }
 
-TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was ended") {
+TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was ended", "[long]") {
   const TemporaryFolder scratch;
   const std::string json = scratch / "rows.json", out = scratch / "quality";
   write_file(scratch / "decay.yaml", "optimizer: {schedule: wsd, decay_share: 0.5, warmup_steps: 0}\n");

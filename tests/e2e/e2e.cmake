@@ -39,7 +39,7 @@ add_test(NAME "e2e: runs that outlive nodes" COMMAND ${PROJECT_SOURCE_DIR}/scrip
 set_tests_properties("e2e: a run that outlives a node" "e2e: runs that outlive nodes" PROPERTIES TIMEOUT 300
                      RUN_SERIAL TRUE SKIP_RETURN_CODE 77
                      ENVIRONMENT "BIN=$<TARGET_FILE_DIR:ditrain>;LIB=$<TARGET_FILE_DIR:trapped_calls>")
-set_tests_properties("e2e: runs that outlive nodes" PROPERTIES TIMEOUT 3600 LABELS long)
+set_tests_properties("e2e: a run that outlives a node" "e2e: runs that outlive nodes" PROPERTIES TIMEOUT 3600 LABELS long)
 # Minutes each: left out by the test presets; scripts/test_long.sh runs them.
 catch_discover_tests(test_e2e TEST_SPEC "[long]" TEST_PREFIX "e2e:"
                      EXTRA_ARGS -w NoTests PROPERTIES TIMEOUT 3600 RUN_SERIAL TRUE SKIP_RETURN_CODE 77 LABELS long)

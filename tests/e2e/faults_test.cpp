@@ -152,7 +152,7 @@ TEST_CASE("kill -9 of a rank: the job ends soon and names it, and goes on from t
   CHECK(steps_are_complete(read_metrics(out), steps));
 }
 
-TEST_CASE("kill -9 of a rank under a launcher that does not care: the watchdog of the others names it") {
+TEST_CASE("kill -9 of a rank under a launcher that does not care: the watchdog of the others names it", "[long]") {
   const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   Process process(mpirun(2, tiny_ditrain(out, kForEver, sets({"dist.timeout_s=2"})), {"--enable-recovery"}));
