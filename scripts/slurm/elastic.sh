@@ -100,8 +100,7 @@ fi
 
 most_waits=10  # for a lock, at least 30 s each
 here=$(mktemp -d)  # on a disk of this node: the run folder may hang
-running=''  # the launcher of the run, which must not outlive this script
-trap 'rm -rf "$here"; [[ -z $running ]] || kill -TERM "$running" 2>/dev/null || true' EXIT
+trap 'rm -rf "$here"' EXIT
 
 # A rank that hangs is named by ditrain itself (dist.timeout_s), and so are a disk that hangs (checkpoint.timeout_s) and
 # a rank whose weights differ (dist.verify_every). What the config sets stays.
@@ -117,21 +116,19 @@ train+=("${flags[@]}")
 # --- Processes that may hang -------------------------------------------------------------------------------------------
 
 stop='' save=''  # the signal that asked for an end; whether one asked for a checkpoint
-on_usr1() { save=yes; }
-on_usr2() { stop=${stop:-USR2}; }
-on_term() { stop=${stop:-TERM}; }
-on_int() { stop=${stop:-INT}; }
-trap on_usr1 USR1
-trap on_usr2 USR2
-trap on_term TERM HUP
-trap on_int INT
-
+# Looks for what signals have asked for (see the end of this file).
+look() {
+  kill -0 $$ 2>/dev/null || exit 1  # the script was killed
+  [[ -n $stop || ! -s $here/stop ]] || read -r stop <"$here/stop"
+  [[ ! -e $here/save ]] || { rm -f "$here/save" && save=yes; }
+}
 # ended PID SECONDS: waits for a child to end; 1 if it does not in time.
 ended() {
   local until=$((SECONDS + $2))
   while kill -0 "$1" 2>/dev/null; do
     [[ $SECONDS -lt $until ]] || return 1
     sleep 0.05
+    look
   done
 }
 # Sets `status` to the exit code of a child that has a time limit of its own; a stop ends it.
@@ -313,7 +310,7 @@ train_once() {
   launch "${use[*]}" "$ranks_per_node" "${train[@]}" --resume auto
   exec {errors}> >(exec tee "$here/errors" >&2)
   tee_pid=$!
-  setsid "${job[@]}" 2>&"$errors" &  # Ctrl-C is for this script, which passes it on as USR2
+  "${job[@]}" 2>&"$errors" &
   child=$! running=$!
   exec {errors}>&-
   until ended "$child" 1; do
@@ -322,10 +319,7 @@ train_once() {
     if [[ -n $stop && $told == no ]]; then told=yes && { kill -USR2 "$child" 2>/dev/null || true; }; fi
     [[ $SECONDS -ge $next ]] || continue
     next=$((SECONDS + stall_s / 20 + 1))
-    # Beside this shell: bash 5.2 does not survive a trap in the middle of a substitution.
-    { last_step; newest_checkpoint; } >"$here/now" &
-    ended $! 25 || true
-    IFS= read -r -d '' now <"$here/now" || true
+    now="$(last_step) $(newest_checkpoint)"
     [[ $now == "$progress" ]] || { progress=$now && last=$SECONDS; }
     [[ $((SECONDS - last)) -gt $stall_s ]] || continue
     stalled=yes
@@ -386,35 +380,59 @@ strike() {
   say "$node is left out: its ranks failed twice"
 }
 expect_no_stop() {
+  look
   [[ -n $stop ]] || return 0
   [[ $stop == USR2 ]] && requeue 75 "$stop came between two starts"
   say "stopped by $stop between two starts; the same command goes on" && exit 75
 }
 
-say "$launcher, ${#nodes[@]} node(s), $ranks_per_node rank(s) each, run folder $out"
-failures=0 waits=0 newest=$(newest_checkpoint) silent=()
-while true; do
-  locked=no
-  ask_nodes
-  expect_no_stop
-  if [[ ${#alive[@]} -ge $min_nodes ]] && measure_nodes; then
-    choose_nodes
+# All lives of the run. Its launcher must not outlive it.
+lives() {
+  running=''
+  trap 'echo $? >"$here/status"; [[ -z $running ]] || kill -TERM "$running" 2>/dev/null || true' EXIT
+  say "$launcher, ${#nodes[@]} node(s), $ranks_per_node rank(s) each, run folder $out"
+  failures=0 waits=0 newest=$(newest_checkpoint) silent=()
+  while true; do
+    locked=no
+    ask_nodes
     expect_no_stop
-    say "${#use[@]} of ${#nodes[@]} node(s), $((${#use[@]} * ranks_per_node)) rank(s), from step $newest: ${use[*]}"
-    train_once
-    judge_end
-    strike
-  fi
-  expect_no_stop
-  before=$newest newest=$(newest_checkpoint)
-  [[ $newest -le $before ]] || failures=0
-  if [[ $locked == yes && $waits -lt $most_waits ]]; then waits=$((waits + 1)); else waits=0 failures=$((failures + 1)); fi
-  if [[ $failures -ge $most_failures ]]; then
-    [[ ${#alive[@]} -ge $min_nodes ]] || too_few
-    give_up 1 "$failures failures in a row without a checkpoint after step $newest"
-  fi
-  pause=$((pause_s << (failures > 1 ? failures - 1 : 0)))
-  say "a new start from step $newest in $pause s (failure $failures of $most_failures without a new checkpoint)"
-  sleep "$pause" &
-  until ended $! 1; do expect_no_stop; done
-done
+    if [[ ${#alive[@]} -ge $min_nodes ]] && measure_nodes; then
+      choose_nodes
+      expect_no_stop
+      say "${#use[@]} of ${#nodes[@]} node(s), $((${#use[@]} * ranks_per_node)) rank(s), from step $newest: ${use[*]}"
+      train_once
+      judge_end
+      strike
+    fi
+    expect_no_stop
+    before=$newest newest=$(newest_checkpoint)
+    [[ $newest -le $before ]] || failures=0
+    if [[ $locked == yes && $waits -lt $most_waits ]]; then waits=$((waits + 1)); else waits=0 failures=$((failures + 1)); fi
+    if [[ $failures -ge $most_failures ]]; then
+      [[ ${#alive[@]} -ge $min_nodes ]] || too_few
+      give_up 1 "$failures failures in a row without a checkpoint after step $newest"
+    fi
+    pause=$((pause_s << (failures > 1 ? failures - 1 : 0)))
+    say "a new start from step $newest in $pause s (failure $failures of $most_failures without a new checkpoint)"
+    sleep "$pause" &
+    until ended $! 1; do expect_no_stop; done
+  done
+}
+
+# --- Signals -----------------------------------------------------------------------------------------------------------
+
+# bash 5.2 ends with a syntax error when a trap runs while it reads a substitution. So this shell only waits, and leaves
+# what signals ask for in files, which the other one looks for. Ctrl-C is for the process group of this one.
+# shellcheck disable=SC2317  # traps call it
+stop_by() { [[ -s $here/stop ]] || echo "$1" >"$here/stop"; }
+trap ': >"$here/save"' USR1
+trap 'stop_by USR2' USR2
+trap 'stop_by TERM' TERM HUP
+trap 'stop_by INT' INT
+set -m  # a process group of its own
+lives </dev/null &
+set +m
+while kill -0 $! 2>/dev/null; do wait $! || true; done
+status=1  # it was killed
+[[ ! -s $here/status ]] || read -r status <"$here/status"
+exit "$status"

@@ -18,8 +18,9 @@ cat >"$DITRAIN" <<'END'
 #!/bin/bash
 nodes=${NODES:-} words="$*"
 case $* in
-  *--version) [[ ! -e dead_$nodes ]] || { echo "srun: error: Node $nodes is down" >&2; exit 1; } ;;
-  *--print-config) printf '%s\n' dist: '  timeout_s: auto  # x' '  verify_every: 0' '  outer: off' checkpoint: '  timeout_s: 0' ;;
+  *--version) [[ ! -e hangs ]] || { touch asked && exec sleep 30; }
+    [[ ! -e dead_$nodes ]] || { echo "srun: error: Node $nodes is down" >&2; exit 1; } ;;
+  *--print-config) cat config ;;
   *--explain-memory*)
     ranks=${words##*--ranks }
     [[ " $(cat ranks) " == *" $ranks "* ]] || { echo "ditrain: error: [config] $ranks ranks do not divide" >&2; exit 2; } ;;
@@ -65,6 +66,7 @@ begin() {
   cd "$base/$cases"
   mkdir run
   echo "$*" >ranks
+  printf '%s\n' dist: '  timeout_s: auto  # x' '  verify_every: 0' '  outer: off' checkpoint: '  timeout_s: 0' >config
   touch lives shares scontrol
 }
 # life N|last COMMANDS
@@ -166,6 +168,38 @@ kill -USR1 $script || true
 while [[ ! -e saved ]] && kill -0 $script; do sleep 0.05; done
 kill -TERM $script || true
 ends 75 n1,n2 && slurm ""
+
+begin "a stop while nodes are asked: none of them is to blame" n1,n2 2
+touch hangs
+start
+while [[ ! -e asked ]] && kill -0 $script; do sleep 0.05; done
+kill -USR2 $script || true
+ends 75 "" && slurm "requeue 7;" && says "USR2 came between two starts"
+
+for ((i = 0; i < 8; ++i)); do
+  begin "a stop at any time: $i" n1,n2 2
+  life last 'trap "checkpoint 4; exit 75" USR2; while :; do step 1; sleep 0.01; done'
+  start --stall-s 1
+  sleep "$(awk "BEGIN { print 0.2 + $i / 20 }")"
+  kill -USR2 $script || true
+  ends 75 "$(tr '\n' ' ' <lives | sed 's/ $//')" && slurm "requeue 7;"
+done
+
+begin "a script that is killed: its run ends as well" n1,n2 2
+life last 'trap "touch ended; exit 1" TERM; touch ready; while :; do sleep 0.1; done'
+start
+while [[ ! -e ready ]] && kill -0 $script; do sleep 0.05; done
+kill -KILL $script
+for ((i = 0; i < 100; ++i)); do [[ -e ended ]] || sleep 0.1; done
+[[ -e ended ]] || complain "the run goes on"
+
+begin "what the config sets stays" n1 1
+life last 'echo "$words" >words'
+start && ends 0 n1
+grep -q "dist.timeout_s=600 .*checkpoint.timeout_s=600 .*dist.verify_every=500 .*--resume auto" words || complain "its limits"
+sed -i 's/timeout_s: auto/timeout_s: 60/; s/timeout_s: 0/timeout_s: 3600/; s/outer: off/outer: {every: 30}/' config
+start && ends 0 "n1 n1"
+! grep -qE "timeout_s|verify_every" words || complain "other limits: $(cat words)"
 
 begin "a run that stands still" n1,n2 2
 life 1 'step 1; sleep 60 & trap "kill $!; exit 143" TERM; wait'
