@@ -415,7 +415,17 @@ void run_scale(const config::CommandLine& line, bench::Harness& harness, dist::C
   if (line.has("global-batch")) scale.global_batch = line.get_int("global-batch", 1, 1 << 30);
   if (line.has("shares"))
     scale.shares = numbers<double>(line, "shares", 0.001, 1, "shares above 0 and up to 1, separated by commas");
-  if (line.has("recording")) scale.recording = line.get_path("recording");
+  if (line.has("recording")) {
+    scale.recording = line.get_path("recording");
+    for (const char* flag : {"global-batch", "shares", "strategies", "precision"})
+      if (line.has(flag))
+        throw InputError({.where = "command line",
+                          .what = fmt::format("--{} does not go with --recording, whose steps had their own", flag)});
+    if (!line.has("batch"))
+      throw InputError({.where = "command line",
+                        .what = "--recording needs --batch, the images per rank that it had",
+                        .hint = "train.global_batch of its config.yaml, divided by its ranks"});
+  }
   bench::SimulationOptions& o = scale.simulation;
   o.outer_every = line.get_int("outer-every", 1, 100000);
   o.jitter = line.get_double("jitter", 0, 1);

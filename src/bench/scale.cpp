@@ -98,7 +98,8 @@ class ScaleMeter {
     if (!recording_) return step_config(step, batch);
     config::Config config = recording_->config;
     for (const std::string& set : bench_.sets) config::apply_set(config, set);
-    config.train.global_batch = bench_.batch * dies(p);
+    const bool whole_nodes = config.parallel.strategy == config::Strategy::kCftp;
+    config.train.global_batch = bench_.batch * (whole_nodes ? p.nodes : dies(p));
     if (config.dist.outer)
       throw InputError({.where = "ditbench",
                         .what = "scale does not read dist.outer",

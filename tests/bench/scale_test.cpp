@@ -231,7 +231,8 @@ TEST_CASE("scale: rows, and what is refused") {
       std::ofstream metrics(folder / "metrics.jsonl");
       for (int i = 0; i < steps; ++i)
         metrics << "{\"images_per_second\": " << (i == 0 ? 1 : 4)
-                << ", \"seconds\": {\"forward\": 0.1, \"backward\": 0.2, \"optimizer\": 0.05}}\n";
+                << ", \"seconds\": {\"forward\": 0.1, \"backward\": 0.2, \"optimizer\": 0.05, "
+                   "\"allreduce_exposed\": 0.07}}\n";
     };
     bench.recording = folder.path();
     bench.ways = {Way::kTwoLevel};
@@ -247,6 +248,11 @@ TEST_CASE("scale: rows, and what is refused") {
     write_steps(3);
     bench.nodes = {1};
     bench_scale(harness, bench);
-    CHECK(harness.report().rows.at(0).time.median_s == Approx(0.5));
+    CHECK(harness.report().rows.at(0).time.median_s == Approx(0.43));  // without what it waited for others
+    bench.ways = {Way::kShards};
+    CHECK_THROWS_WITH(bench_scale(harness, bench), Contains("dist.shard_optimizer: false"));
+    bench.ways = {Way::kTwoLevel};
+    bench.sets = {"dist.outer={every: 2}", "train.steps=4", "checkpoint.every_steps=0"};
+    CHECK_THROWS_AS(bench_scale(harness, bench), InputError);
   }
 }

@@ -212,6 +212,16 @@ TEST_CASE("dit export: public names and shapes, and it loads without anything be
 
   const checkpoint::WeightsSource again = checkpoint::find_weights(path, checkpoint::Weights::kEma);
   CHECK(weights_of(*checkpoint::load_model(again)) == expected_weights(2));
+  // A guide is a path, which stays at home, or the model's own routes.
+  const auto guide_of = [&](const std::string& guide) {
+    config::Config config = source.config;
+    config.sample.guide = guide;
+    const std::string other = tiny.folder / ("guided_" + std::to_string(guide.size()) + ".safetensors");
+    checkpoint::export_public(other, *model, config, DType::kF32);
+    return checkpoint::find_weights(other, checkpoint::Weights::kEma).config.sample.guide;
+  };
+  CHECK(guide_of("/home/someone/guide").empty());
+  CHECK(guide_of(std::string(config::kRoutedGuide)) == config::kRoutedGuide);
 }
 
 TEST_CASE("bf16 export holds the nearest bf16 numbers and loads again") {

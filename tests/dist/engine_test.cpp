@@ -84,6 +84,26 @@ std::vector<Stepped> step(ThreadWorld& world, const EngineConfig& config, int64_
 
 }  // namespace
 
+TEST_CASE("engines of one communicator do not take each other's wake word") {
+  constexpr int64_t n = 3 * 4096;
+  ThreadWorld world{.ranks = 2, .ranks_per_node = 2};
+  std::vector<std::vector<float>> first(2), second(2);
+  run_ranks(world, [&](ThreadCommunicator& comm) {
+    NodeMemory arena(comm, n * sizeof(float)), other_arena(comm, n * sizeof(float));
+    Engine engine(comm, arena, {}), other(comm, other_arena, {});
+    const auto sum = [&](Engine& with, NodeMemory& memory, std::vector<float>& to) {
+      const std::vector<float> mine = gradients_of(comm.rank(), n);
+      std::copy(mine.begin(), mine.end(), own_floats(memory));
+      with.start_allreduce_sum(own_floats(memory), n)->wait();
+      to.assign(own_floats(memory), own_floats(memory) + n);
+    };
+    for (int i = 0; i < 20; ++i) sum(engine, arena, first[size_t(comm.rank())]);
+    sum(other, other_arena, second[size_t(comm.rank())]);
+  });
+  for (const auto& sums : {first, second})
+    for (const std::vector<float>& got : sums) CHECK(got == promised_sum(2, 2, n));
+}
+
 TEST_CASE("hierarchical sums are those of the promised order, bit for bit, on every rank") {
   for (const int ranks : {1, 2, 3, 4})
     for (const int ranks_per_node : {1, 2, 3, 4}) {

@@ -14,6 +14,7 @@
 #include "ditrain/nn/block.hpp"
 #include "ditrain/nn/model.hpp"
 #include "ditrain/nn/patch_embed.hpp"
+#include "small_model.hpp"
 #include "support/random_tensor.hpp"
 
 using namespace ditrain;
@@ -23,13 +24,7 @@ using autograd::ParameterStore;
 
 namespace {
 
-nn::ModelConfig small() {
-  nn::ModelConfig c;
-  c.name = "custom";
-  c.input_height = 8, c.input_width = 12, c.in_channels = 3, c.patch_size = 2;
-  c.hidden_size = 32, c.depth = 2, c.num_heads = 4, c.num_classes = 5;
-  return c;
-}
+nn::ModelConfig small() { return small_model(2); }
 
 std::string text(const Shape& shape) {
   std::string s;

@@ -7,6 +7,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/nn/model.hpp"
+#include "small_model.hpp"
 #include "support/random_tensor.hpp"
 
 using namespace ditrain;
@@ -20,10 +21,8 @@ constexpr int64_t kBatch = 4;
 constexpr nn::LayerSync kSync{.weight = 3, .from = 1, .to = 2};
 
 nn::ModelConfig small() {
-  nn::ModelConfig c;
-  c.name = "custom";
-  c.input_height = 8, c.input_width = 4, c.in_channels = 3, c.patch_size = 2;
-  c.hidden_size = 32, c.depth = 4, c.num_heads = 4, c.num_classes = 5;
+  nn::ModelConfig c = small_model(4);
+  c.input_width = 4;
   return c;
 }
 

@@ -9,6 +9,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/nn/model.hpp"
+#include "small_model.hpp"
 #include "support/random_tensor.hpp"
 
 using namespace ditrain;
@@ -18,13 +19,7 @@ using autograd::ParameterStore;
 
 namespace {
 
-nn::ModelConfig small() {
-  nn::ModelConfig c;
-  c.name = "custom";
-  c.input_height = 8, c.input_width = 12, c.in_channels = 3, c.patch_size = 2;
-  c.hidden_size = 32, c.depth = 5, c.num_heads = 4, c.num_classes = 5;
-  return c;
-}
+nn::ModelConfig small() { return small_model(5); }
 nn::ModelConfig small_variant() {
   nn::ModelConfig c = small();
   c.qk_norm = nn::QkNorm::kLayer, c.norm = nn::Norm::kRms;
@@ -119,20 +114,10 @@ TEST_CASE("gradients of a routed model agree with finite differences") {
   rig.pass.forward(rig.ctx);
   rig.backward();
   const Tensor dout = random_tensor(rig.pass.out().shape(), 7);
-  const auto loss_along = [&](const Tensor& x, const Tensor& direction, double step) {
-    const Tensor x0 = clone(x);
-    {
-      const Pin<float> p(x), d(direction);
-      for (int64_t i = 0; i < x.size(); ++i) p[i] += float(step * d[i]);
-    }
-    rig.pass.forward(rig.ctx);
-    copy(x0, x);
-    return dot(rig.pass.out(), dout);
-  };
   const auto check = [&](const Tensor& x, const Tensor& dx, const std::string& name) {
     const Tensor direction = random_tensor(x.shape(), 11);
     const double h = name.find("_norm.") != std::string::npos ? 2e-2 : 2e-3;
-    const double numeric = (loss_along(x, direction, h) - loss_along(x, direction, -h)) / (2 * h);
+    const double numeric = (loss_along(rig, dout, x, direction, h) - loss_along(rig, dout, x, direction, -h)) / (2 * h);
     const double analytic = dot(dx, direction), size = std::sqrt(dot(dx, dx) * dot(direction, direction));
     INFO(name << ": numeric " << numeric << ", analytic " << analytic << ", |dx| |direction| " << size);
     CHECK(std::fabs(numeric - analytic) <= 5e-3 * std::fabs(analytic) + 2e-3 * size + 1e-3);
@@ -280,6 +265,7 @@ TEST_CASE("routes that a model cannot have are refused with what to set") {
   for (const double ratio : {0.0, 1.0, -0.5, 1.5, double(NAN)})
     CHECK_THAT(refusal({{ratio, 1, 2}}, config),
                Catch::Contains("above 0 and below 1") && Catch::Contains("ratio: 0.5"));
+  CHECK_THAT(refusal({{1 - 1e-10, 1, 2}}, config), Catch::Contains("stays"));
   CHECK_THAT(refusal({{0.01, 1, 2}}, config), Catch::Contains("no token of 24 leaves") && Catch::Contains("0.04167"));
   CHECK_THAT(refusal({{0.5, 1, 5}}, config), Catch::Contains("does not lie in the model") && Catch::Contains("0 to 4"));
   CHECK_THAT(refusal({{0.5, 3, 2}}, config), Catch::Contains("`from` not behind `to`"));

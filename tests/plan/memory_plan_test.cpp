@@ -37,6 +37,14 @@ TEST_CASE("the more is recomputed, the less is kept") {
   CHECK(item(block, "kept activations").note == "micro-batch of 8, train.recompute: block");
 }
 
+TEST_CASE("LayerSync weighs as the loss does, which is a mean over the samples of a group") {
+  config::Config config = config_of("selective");
+  config.train.global_batch = 32, config.train.layer_sync = nn::LayerSync{.weight = 0.2, .from = 1, .to = 3};
+  CHECK(plan::pass_options(config).layer_sync->weight == Approx(0.2 / 32));
+  config.dist.outer = optim::OuterConfig{.groups = 4};
+  CHECK(plan::pass_options(config).layer_sync->weight == Approx(0.2 / 8));
+}
+
 TEST_CASE("the weights of a guide are in the plan of a run that draws samples") {
   config::Config config = config_of("selective");
   config.sample.guide = "runs/early";

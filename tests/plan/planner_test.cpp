@@ -112,4 +112,6 @@ TEST_CASE("planner: rules of configs exclude placements, and a batch that divide
   config.train.global_batch = 1;
   CHECK_THROWS_WITH(planned(config, cluster(100, 16)),
                     Contains("[plan] no placement on this cluster is allowed") && Contains("train.global_batch"));
+  config.dist.outer.emplace();  // whose sums the planner does not price
+  CHECK_THROWS_WITH(planned(config, cluster(100, 16)), Contains("[plan]") && Contains("dist.outer=off"));
 }

@@ -108,6 +108,20 @@ Outcome four_steps(const config::Config& config, int clusters, double fast_share
   return o;
 }
 
+// Four steps with that share of the tensors in fast memory and the others on disk, by both policies.
+void check_on_disk(config::Config config, double share, const Outcome& off) {
+  const TemporaryFolder folder;
+  config.memory.tier_gib = {0.0, 1.0};
+  for (const auto& [automem, by] :
+       {std::pair{config::AutoMem::kPaper, CopyBy::kThreads}, {config::AutoMem::kPlanned, CopyBy::kWorkers}}) {
+    config.memory.automem = automem;
+    const Outcome moved = four_steps(config, 2, share, folder.path(), by);
+    CHECK(moved.losses == off.losses);
+    CHECK((moved.states == off.states));
+    CHECK(moved.totals.bytes_in > 0);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("memory.automem changes no bit: strategies, tiers, precisions, clusters, micro-batches") {
@@ -150,21 +164,12 @@ TEST_CASE("memory.automem changes no bit: strategies, tiers, precisions, cluster
 }
 
 TEST_CASE("memory.automem moves the gradients of long skips between their nodes, and changes no bit") {
-  const TemporaryFolder folder;
   config::Config config = moving_config();
   config.model.kind = nn::ModelKind::kUvit, config.model.depth = 5;
   config.train.micro_batch = 2;
   config.train.recompute = GENERATE(nn::Recompute::kSelective, nn::Recompute::kBlock);
   const Outcome off = four_steps(config, 2, 1, "");
-  config.memory.tier_gib = {0.0, 1.0};
-  for (const auto& [automem, by] :
-       {std::pair{config::AutoMem::kPaper, CopyBy::kThreads}, {config::AutoMem::kPlanned, CopyBy::kWorkers}}) {
-    config.memory.automem = automem;
-    const Outcome moved = four_steps(config, 2, 0.4, folder.path(), by);
-    CHECK(moved.losses == off.losses);
-    CHECK((moved.states == off.states));
-    CHECK(moved.totals.bytes_in > 0);
-  }
+  check_on_disk(config, 0.4, off);
   nn::Model model(config.model);
   const automem::Uses uses =
       plan::record_step(config, plan::plan_gradients(config, model.parameters(), 1), config.train.global_batch, 2);
@@ -183,7 +188,6 @@ TEST_CASE("memory.automem moves the gradients of long skips between their nodes,
 }
 
 TEST_CASE("memory.automem with routes, and with LayerSync, changes no bit") {
-  const TemporaryFolder folder;
   config::Config config = moving_config();
   const int64_t last = config.model.depth - 1;
   if (GENERATE(true, false))
@@ -193,15 +197,7 @@ TEST_CASE("memory.automem with routes, and with LayerSync, changes no bit") {
   config.train.micro_batch = 2;
   config.train.recompute = GENERATE(nn::Recompute::kSelective, nn::Recompute::kBlock);
   const Outcome off = four_steps(config, 2, 1, "");
-  config.memory.tier_gib = {0.0, 1.0};
-  for (const auto& [automem, by] :
-       {std::pair{config::AutoMem::kPaper, CopyBy::kThreads}, {config::AutoMem::kPlanned, CopyBy::kWorkers}}) {
-    config.memory.automem = automem;
-    const Outcome moved = four_steps(config, 2, 0.5, folder.path(), by);
-    CHECK(moved.losses == off.losses);
-    CHECK((moved.states == off.states));
-    CHECK(moved.totals.bytes_in > 0);
-  }
+  check_on_disk(config, 0.5, off);
 }
 
 TEST_CASE("tokens that take a route have no activations to move") {

@@ -76,7 +76,7 @@ TEST_CASE("eager outer steps leave each rank its own weights, and all ranks thos
 }
 
 TEST_CASE("a gradient that is not finite on one rank is the same finding on all") {
-  config::Config c = outer_config(4);
+  config::Config c = outer_config(GENERATE(1, 4));  // also where an outer step would follow at once
   c.train.on_non_finite = GENERATE(config::OnNonFinite::kSkip, config::OnNonFinite::kStop);
   const auto outcomes = train_on({.ranks = 2, .ranks_per_node = 1}, c, 1, [](int rank, dataset::Batch& batch) {
     if (rank == 1) batch.images[0] = std::numeric_limits<float>::quiet_NaN();

@@ -49,12 +49,14 @@ struct ScaleBench {
   std::vector<std::string> models = {};  ///< none: S, B, L, XL, or the recorded one
   std::vector<config::Strategy> strategies = {config::Strategy::kCftp};
   std::vector<Way> ways = {Way::kTwoLevel};
-  int64_t batch = 28;               ///< images per die (weak scaling); the paper: 112 on 4 dies
-  int64_t global_batch = 0;         ///< of all nodes (strong scaling); 0: weak
+  int64_t batch = 28;        ///< images per die (weak scaling; the paper: 112 on 4 dies), of a recording those per rank
+  int64_t global_batch = 0;  ///< of all nodes (strong scaling); 0: weak
   std::vector<double> shares = {};  ///< of the peak that a die reaches; none: the platform's
   DType precision = DType::kF32;
   std::vector<std::string> sets = {};  ///< config keys, "a.b=v"
-  std::string recording = {};          ///< run folder whose steps give the compute times; "": counts of the plan
+  /// Run folder whose steps give the compute times, for `batch` images per rank; strategy, model, precision and share
+  /// of the peak are its own. "": counts of the plan
+  std::string recording = {};
   SimulationOptions simulation = {};
 };
 
