@@ -44,9 +44,11 @@ void validate(const Routes& routes, const ModelConfig& config) {
     require(r.from >= 0 && r.from <= r.to && r.to <= last, "the route does not lie in the model", text(r),
             fmt::format("blocks from 0 to {}, `from` not behind `to`", last),
             fmt::format("from: {}, to: {}", std::min<int64_t>(2, last), std::max<int64_t>(last - 3, 0)));
-    require(i == 0 || r.from > routes[i - 1].to, "routes overlap, or are not in the order of their blocks",
-            text(routes[i - 1]) + ", " + text(r), "each route behind the last block of the one before it",
-            fmt::format("from: {}", routes[i - 1].to + 1));
+    if (i == 0) continue;
+    const Route& before = routes[i - 1];
+    require(r.from > before.to, "routes overlap, or are not in the order of their blocks",
+            text(before) + ", " + text(r), "each route behind the last block of the one before it",
+            fmt::format("from: {}", before.to + 1));
   }
 }
 

@@ -339,23 +339,24 @@ TileResult make_tiles(const TileJob& job, const std::function<void(const TilePro
   int64_t next = writer.position().piece;
   tbb::enumerable_thread_specific<SceneReader> readers;
   const tbb::global_control limit(tbb::global_control::max_allowed_parallelism, size_t(job.threads));
+  // A pipeline that an exception ends loses what is in flight, so pieces stay outside: they leave in order, and one
+  // that enters finds the place of one that has left.
+  std::vector<CutPiece> in_flight(size_t(job.threads) + 1);
   tbb::parallel_pipeline(
-      size_t(job.threads) + 1,
-      tbb::make_filter<void, int64_t>(tbb::filter_mode::serial_in_order,
-                                      [&](tbb::flow_control& control) {
-                                        if (next >= int64_t(pieces.size())) control.stop();
-                                        return next++;
-                                      }) &
-          tbb::make_filter<int64_t, std::shared_ptr<CutPiece>>(
-              tbb::filter_mode::parallel,
-              [&](int64_t i) { return std::make_shared<CutPiece>(cut(job, pieces[size_t(i)], i, readers.local())); }) &
-          tbb::make_filter<std::shared_ptr<CutPiece>, void>(
-              tbb::filter_mode::serial_in_order, [&](const std::shared_ptr<CutPiece>& piece) {
-                so_far.source_bytes += piece->source_bytes;
-                writer.add(std::move(*piece));
-                ++so_far.pieces, so_far.tiles = writer.new_tiles(), so_far.dropped = writer.new_dropped();
-                if (progress) progress(so_far);
-              }));
+      in_flight.size(),
+      tbb::make_filter<void, int64_t>(tbb::filter_mode::serial_in_order, [&](tbb::flow_control& control) {
+        if (next >= int64_t(pieces.size())) control.stop();
+        return next++;
+      }) & tbb::make_filter<int64_t, int64_t>(tbb::filter_mode::parallel, [&](int64_t i) {
+        in_flight[size_t(i) % in_flight.size()] = cut(job, pieces[size_t(i)], i, readers.local());
+        return i;
+      }) & tbb::make_filter<int64_t, void>(tbb::filter_mode::serial_in_order, [&](int64_t i) {
+        CutPiece& piece = in_flight[size_t(i) % in_flight.size()];
+        so_far.source_bytes += piece.source_bytes;
+        writer.add(std::move(piece));
+        ++so_far.pieces, so_far.tiles = writer.new_tiles(), so_far.dropped = writer.new_dropped();
+        if (progress) progress(so_far);
+      }));
   writer.finish();
   TileResult result = writer.result();
   result.edge_pixels = edge, result.small_scenes = small;
