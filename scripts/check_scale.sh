@@ -35,7 +35,7 @@ comm() {
 # predict NONE_S FACTOR OVERLAP GBIT: seconds of a step, from the shares of its phases in the recording.
 predict() {
   mkdir -p "$work/scaled"
-  cp "$work/free/config.yaml" "$work/scaled/"
+  cp "$work/free/config.yaml" "$work/free/status.json" "$work/scaled/"
   tail -n +2 "$work/free/metrics.jsonl" |
     sed -E 's/.*"images_per_second":([^,]*),.*"seconds":\{[^}]*"prepare":([^,]*),"forward":([^,]*),"loss":([^,]*),"backward":([^,]*),.*"optimizer":([^,]*),.*/\1 \2 \3 \4 \5 \6/' |
     awk -v step="$1" -v factor="$2" -v images=$((ranks * batch)) '{by = step * factor / (images / $1)

@@ -7,71 +7,20 @@
 #include <sstream>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/config/agreement.hpp"
 #include "ditrain/config/replicas.hpp"
 #include "ditrain/files/files.hpp"
 #include "ditrain/nn/block.hpp"
 #include "ditrain/plan/memory_plan.hpp"
-#include "ditrain/plan/step_time.hpp"
+#include "ditrain/plan/step_timeline.hpp"
+#include "ditrain/report/status.hpp"
 #include "turns.hpp"
 
 namespace ditrain::bench {
 namespace {
 
-using autograd::ProductRows;
-
-constexpr double kPassesOfUpdate = 9;  // weight, gradient, two moments and EMA: five reads, four writes
-
 int dies_of_rank(const plan::RunPlan& plan, const plan::Platform& cluster) {
   return cluster.dies_per_node / plan.place.ranks_on_node;
-}
-
-// Backward of micro-batch and step: forward is a third of the work without recomputation.
-double share_of_backward(const config::Config& config) {
-  const auto& of_blocks = config.train.recompute_of_blocks;
-  double again = 0;  // blocks whose forward runs twice
-  for (int64_t i = 0; i < config.model.depth; ++i)
-    again += (of_blocks.empty() ? config.train.recompute.value_or(nn::Recompute::kSelective) : of_blocks[size_t(i)]) ==
-             nn::Recompute::kBlock;
-  again /= double(config.model.depth);
-  return (2 + again) / (3 + again);
-}
-
-// Multiply-adds of a node's products for one image.
-double macs_of(const autograd::Node& node, const nn::ModelConfig& model) {
-  double macs = 0;
-  for (const autograd::Parameter* p : node.parameters())
-    if (p->product != ProductRows::kNone)
-      macs += double(p->product == ProductRows::kTokens ? model.tokens() : 1) * double(num_elements(p->full_shape));
-  return macs;
-}
-
-struct NodeEnd {
-  autograd::ArenaSlice slice;
-  double end;  // share of the backward pass that is over
-};
-std::vector<NodeEnd> ends_of_nodes(const plan::RunPlan& plan, nn::Model& model) {
-  nn::ModelPass pass(model, plan.micro_batch, autograd::Mode::kTraining, plan::pass_options(plan.config));
-  const auto& nodes = pass.tape().nodes();
-  double all = 0, done = 0;
-  for (const auto& node : nodes) all += macs_of(*node, model.config());
-  std::vector<NodeEnd> ends;
-  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
-    done += macs_of(**node, model.config());
-    ends.push_back({(*node)->parameter_slice(), done / all});
-  }
-  return ends;
-}
-
-// Seconds of the sums over the ranks that share a replica: two in forward and two in backward of each block, in f32.
-double tensor_sums_s(const plan::RunPlan& plan, const plan::Platform& cluster) {
-  const int ranks = config::tensor_ranks(plan.config);
-  if (ranks == 1) return 0;
-  const nn::ModelConfig& m = plan.config.model;
-  const double bytes = double(plan.micro_batch * m.tokens() * m.hidden_size) * sizeof(float),
-               others = double(ranks - 1),
-               one_s = 2 * others * cluster.inside.latency_us * 1e-6 +
-                       2 * others / ranks * bytes / (cluster.inside.gb_per_s * 1e9);
-  return 4 * double(m.depth) * double(plan.samples / plan.micro_batch) * one_s;
 }
 
 double number_at(const nlohmann::json& j, const char* name) {
@@ -100,8 +49,9 @@ ComputeTimes expected_times(const plan::RunPlan& plan, const plan::Platform& clu
                            (dies * cluster.die.training_flop_per_s(plan.config.train.precision));
   return {
       .compute_s = compute_s,
-      .last_backward_s = compute_s * share_of_backward(plan.config) * double(plan.micro_batch) / double(plan.samples),
-      .update_s = kPassesOfUpdate * sizeof(float) * work.parameters / (dies * cluster.die.memory_gb_per_s * 1e9)};
+      .last_backward_s =
+          compute_s * plan::share_of_backward(plan.config) * double(plan.micro_batch) / double(plan.samples),
+      .update_s = plan::kPassesOfUpdate * sizeof(float) * work.parameters / (dies * cluster.die.memory_gb_per_s * 1e9)};
 }
 
 Recording read_recording(const std::string& folder) {
@@ -111,6 +61,13 @@ Recording read_recording(const std::string& folder) {
       throw InputError({.where = "ditbench",
                         .what = "--recording: no such file: " + path,
                         .expected = "the folder of a run (ditrain --out)"});
+  const auto status = report::read_status(folder, report::unix_time_s());
+  if (const std::string build = status ? status->build : ""; build != config::build_name())
+    throw InputError({.where = "ditbench",
+                      .what = "--recording: " + folder + " is the run of another build, whose times may be others",
+                      .got = build.empty() ? "none in status.json" : build,
+                      .expected = config::build_name(),
+                      .hint = "record anew: ditrain --config " + config + " --out with a new folder"});
   Recording recording{.config = config::load_config(config)};
   std::vector<double> step_s, work_s, backward_s, update_s, waiting_s;
   files::read_lines(metrics, [&](const std::string& line) {
@@ -155,7 +112,7 @@ void expect_same_work(const Recording& recording, const config::Config& wanted, 
 StepSchedule schedule_of(const plan::RunPlan& plan, const ComputeTimes& times, const plan::Platform& cluster, Way way) {
   const config::Config& c = plan.config;
   const plan::GradientPlan& gradients = plan.gradients;
-  const double tensor_s = tensor_sums_s(plan, cluster),
+  const double tensor_s = plan::tensor_sums_s(plan, cluster),
                in_backward = double(plan.micro_batch) / double(plan.samples) / 2;  // of those sums
   StepSchedule s{.compute_s = times.compute_s + tensor_s,
                  .tensor_s = tensor_s,
@@ -173,23 +130,19 @@ StepSchedule schedule_of(const plan::RunPlan& plan, const ComputeTimes& times, c
   s.leaders_per_node = config::tensor_ranks(c);
   s.ranks_per_node = std::max(1, s.ranks_per_node / s.leaders_per_node);
   const double backward_s = times.last_backward_s + tensor_s * in_backward;
-  nn::Model model(c.model, {.size = config::tensor_ranks(c)});
-  const std::vector<NodeEnd> ends = ends_of_nodes(plan, model);
+  const std::vector<double> ready = plan::ready_shares(plan);
   const auto factors = [&](const parallel::Range& bucket) -> const plan::FactorLayer* {
     for (const plan::FactorLayer& layer : gradients.factors)
       if (layer.slice.begin == bucket.begin && layer.slice.end == bucket.end) return &layer;
     return nullptr;
   };
-  double done = 0;  // buckets start in their order
   for (int64_t k = 0; k < gradients.buckets.size(); ++k) {
     const parallel::Range& bucket = gradients.buckets[k];
-    for (const NodeEnd& node : ends)
-      if (node.slice.begin < bucket.end && bucket.begin < node.slice.end) done = std::max(done, node.end);
     const double elements = double(bucket.size()), bytes = elements * sizeof(float);
     Exchange e{.wire_bytes = elements * double(dtype_bytes(c.dist.wire)),
                .node_bytes = bytes,
                .weight_bytes = bytes,
-               .ready_s = s.compute_s - backward_s * (1 - done),
+               .ready_s = s.compute_s - backward_s * (1 - ready[size_t(k)]),
                .update_s = times.update_s * elements / double(gradients.buckets.n())};
     if (const plan::FactorLayer* layer = factors(bucket)) {
       e.gathers = true;

@@ -5,6 +5,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/checkpoint/checkpoint.hpp"
 #include "ditrain/checkpoint/export.hpp"
+#include "ditrain/config/differences.hpp"
 #include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/weights/safetensors.hpp"

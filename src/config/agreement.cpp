@@ -86,9 +86,10 @@ void check_agreement(dist::Communicator& comm, const std::vector<RankInvariant>&
                     .hint = f[6]});
 }
 
+std::string build_name() { return std::string(kVersion) + (*kCommit ? std::string(" (") + kCommit + ")" : ""); }
+
 std::vector<RankInvariant> program_invariants(const std::string& program) {
-  const std::string build = std::string(kVersion) + (*kCommit ? std::string(" (") + kCommit + ")" : "");
-  return {{"program version", program + " " + build, "one build for all nodes"},
+  return {{"program version", program + " " + build_name(), "one build for all nodes"},
           {"program file", program_file(), "one build for all nodes"}};
 }
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/config/differences.hpp"
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/dataset/kinds.hpp"

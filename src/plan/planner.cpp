@@ -10,6 +10,7 @@
 
 #include "ditrain/base/bytes.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/config/differences.hpp"
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/config/replicas.hpp"
 #include "ditrain/kernels/measure.hpp"
@@ -367,10 +368,10 @@ PlannedMachine measure_this_machine(const config::Config& config) {
       precision == DType::kBF16 && die.flop_bf16_per_s > 0 ? die.flop_bf16_per_s : die.flop_f32_per_s;
   die.share = cores / (machine.rates.gemm_s * machine.rates.overhead) / of_peak;
   die.memory_gb = double(machine.node_bytes) / 1e9 / p.dies_per_node;
-  // An update passes over nine arrays; a sum over two ranks passes three times over the bucket (predict_step).
-  const double pass_bytes_per_s = 9 * sizeof(float) / machine.rates.parameter_s / machine.rates.overhead * cores;
+  const double pass_bytes_per_s =
+      kPassesOfUpdate * sizeof(float) / machine.rates.parameter_s / machine.rates.overhead * cores;
   die.memory_gb_per_s = pass_bytes_per_s / 1e9;
-  p.inside = {.gb_per_s = pass_bytes_per_s / 3 / 1e9, .latency_us = 1};
+  p.inside = {.gb_per_s = pass_bytes_per_s / kPassesOfSum / 1e9, .latency_us = 1};
   return machine;
 }
 

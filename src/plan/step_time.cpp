@@ -226,9 +226,6 @@ MachineRates measure_rates(parallel::Team& team, DType precision) {
 }
 
 StepTime predict_step(const RunPlan& plan, const MachineRates& rates) {
-  // Of a sum in the memory of the node a rank reads the others' part of its share, writes it and reads all of it; an
-  // update passes over nine arrays.
-  constexpr double kPassesOfSum = 3, kPassesOfUpdate = 9;
   const StepWork work = work_of(plan);
   const double factor = rates.overhead / workers_of(plan);
   return {.gemm_s = factor * (work.gemm_flop * rates.gemm_s + work.gemm_flop_per_width * rates.gemm_per_width_s),

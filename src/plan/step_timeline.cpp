@@ -80,10 +80,11 @@ int workers_of(const RunPlan& plan) {
   return std::max(1, std::accumulate(plan.place.cluster_sizes.begin(), plan.place.cluster_sizes.end(), 0));
 }
 
-bool recomputes_blocks(const RunPlan& plan) {
-  const config::TrainConfig& t = plan.config.train;
-  return t.recompute == nn::Recompute::kBlock ||
-         std::count(t.recompute_of_blocks.begin(), t.recompute_of_blocks.end(), nn::Recompute::kBlock) > 0;
+/// Of the blocks, those whose forward pass runs twice.
+double share_of_recomputed_blocks(const config::Config& config) {
+  const auto& of_blocks = config.train.recompute_of_blocks;
+  if (of_blocks.empty()) return config.train.recompute == nn::Recompute::kBlock ? 1 : 0;
+  return double(std::count(of_blocks.begin(), of_blocks.end(), nn::Recompute::kBlock)) / double(of_blocks.size());
 }
 
 /// Rates are measured with `selective`. Of the forward pass, a third of a step, blocks compute 15 % again with it, and
@@ -102,8 +103,8 @@ bool has_core_to_communicate(const config::ParallelConfig& parallel, int cores) 
 /// What a pass over the model adds to its multiply-adds: weights that lie at another die, read in forward and twice in
 /// backward; for each micro-batch but the first, weights read again and gradients added to those that are there.
 double weights_time(const RunPlan& plan, const MachineRates& rates, const Platform& platform, double parameters) {
-  constexpr double kAdds = 2, kPassesOfUpdate = 9;
-  const double reads = recomputes_blocks(plan) ? 4 : 3;
+  constexpr double kAdds = 2;
+  const double reads = 3 + share_of_recomputed_blocks(plan.config);
   const double micro_batches = double(plan.samples / plan.micro_batch);
   const double clusters = double(plan.place.cluster_sizes.size());
   const double width = plan.config.train.precision == DType::kBF16 ? 2 : 4;
@@ -112,31 +113,14 @@ double weights_time(const RunPlan& plan, const MachineRates& rates, const Platfo
   return micro_batches * reads * away_s + (micro_batches - 1) * (reads * width / 4 + kAdds) * pass_s;
 }
 
-/// Sums of activations over the ranks of a replica: two per block in forward, two in backward.
-double tensor_time(const RunPlan& plan, const NetworkTime& network) {
-  const int ranks = plan.world_size / plan.replicas;
-  const nn::ModelConfig& m = plan.config.model;
-  const double bytes = double(plan.micro_batch * m.tokens() * m.hidden_size) * sizeof(float);
-  const double sums = double(m.depth) * (recomputes_blocks(plan) ? 6 : 4) * double(plan.samples / plan.micro_batch);
-  return sums * network.node_sum_s(bytes, ranks);
-}
-
-/// When each bucket's gradients are final, for a last backward pass of that time: nodes take equal parts of it.
-std::vector<double> ready_times(const RunPlan& plan, double begin_s, double end_s) {
-  nn::Model model(plan.config.model, {.size = config::tensor_ranks(plan.config)});
-  nn::ModelPass pass(model, plan.micro_batch, autograd::Mode::kTraining, pass_options(plan.config));
-  const dist::BucketGrid& buckets = plan.gradients.buckets;
-  std::vector<double> ready(size_t(buckets.size()), begin_s);
-  const auto& nodes = pass.tape().nodes();
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    const autograd::ArenaSlice slice = nodes[i]->parameter_slice();
-    const double at_s = end_s - double(i) / double(nodes.size()) * (end_s - begin_s);
-    for (size_t k = 0; slice.begin < slice.end && k < ready.size(); ++k) {
-      const parallel::Range& bucket = buckets[int64_t(k)];
-      if (bucket.begin < slice.end && slice.begin < bucket.end) ready[k] = std::max(ready[k], at_s);
-    }
-  }
-  return ready;
+/// Multiply-adds of a node's products for one image.
+double macs_of(const autograd::Node& node, const nn::ModelConfig& model) {
+  using autograd::ProductRows;
+  double macs = 0;
+  for (const autograd::Parameter* p : node.parameters())
+    if (p->product != ProductRows::kNone)
+      macs += double(p->product == ProductRows::kTokens ? model.tokens() : 1) * double(num_elements(p->full_shape));
+  return macs;
 }
 
 double factor_bytes(const GradientPlan& gradients, const parallel::Range& bucket) {
@@ -169,6 +153,38 @@ TransferTime scaled(const TransferTime& t, double memory, double wire) {
 
 }  // namespace
 
+double share_of_backward(const config::Config& config) {
+  const double again = share_of_recomputed_blocks(config);
+  return (2 + again) / (3 + again);
+}
+
+std::vector<double> ready_shares(const RunPlan& plan) {
+  nn::Model model(plan.config.model, {.size = config::tensor_ranks(plan.config)});
+  nn::ModelPass pass(model, plan.micro_batch, autograd::Mode::kTraining, pass_options(plan.config));
+  const dist::BucketGrid& buckets = plan.gradients.buckets;
+  std::vector<double> shares(size_t(buckets.size()), 0.0);
+  const auto& nodes = pass.tape().nodes();
+  double all = 0, done = 0;
+  for (const auto& node : nodes) all += macs_of(*node, plan.config.model);
+  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
+    const autograd::ArenaSlice slice = (*node)->parameter_slice();
+    done += macs_of(**node, plan.config.model);
+    for (size_t k = 0; slice.begin < slice.end && k < shares.size(); ++k)
+      if (const parallel::Range& b = buckets[int64_t(k)]; b.begin < slice.end && slice.begin < b.end)
+        shares[k] = done / all;
+  }
+  for (size_t k = 1; k < shares.size(); ++k) shares[k] = std::max(shares[k], shares[k - 1]);
+  return shares;
+}
+
+double tensor_sums_s(const RunPlan& plan, const Platform& platform) {
+  const nn::ModelConfig& m = plan.config.model;
+  const double bytes = double(plan.micro_batch * m.tokens() * m.hidden_size) * sizeof(float);
+  const double passes = double(plan.samples / plan.micro_batch);
+  return double(m.depth) * (4 + 2 * share_of_recomputed_blocks(plan.config)) * passes *
+         NetworkTime(platform, 1).node_sum_s(bytes, config::tensor_ranks(plan.config));
+}
+
 Timeline timeline_of(const StepTimes& times) {
   Timeline line;
   Queue queue;
@@ -200,11 +216,10 @@ Timeline timeline_of(const StepTimes& times) {
 
 MachineRates rates_of(const Die& die, DType precision) {
   const double flop_per_s = die.training_flop_per_s(precision) / die.cores;
-  constexpr double kArraysOfUpdate = 9;
   MachineRates rates;
   rates.gemm_s = 1 / flop_per_s;
   rates.attention_mac_s = 6 / flop_per_s;  // forward and backward of a multiply-add of forward
-  rates.parameter_s = kArraysOfUpdate * sizeof(float) / (die.memory_gb_per_s * 1e9 / die.cores);
+  rates.parameter_s = kPassesOfUpdate * sizeof(float) / (die.memory_gb_per_s * 1e9 / die.cores);
   return rates;
 }
 
@@ -216,7 +231,7 @@ ClusterStep predict_step(const RunPlan& plan, const MachineRates& rates, const P
   ClusterStep step;
   step.compute_s = work.compute_s() * share_of_work(plan);
   step.weights_s = weights_time(plan, rates, platform, double(gradients.buckets.n()));
-  step.tensor_s = tensor_time(plan, network);
+  step.tensor_s = tensor_sums_s(plan, platform);
   step.update_s = work.update_s;
   double pass_s = step.compute_s + step.weights_s + step.tensor_s;
   if (plan.automem) step.stall_s = stall_time(plan, pass_s, step.update_s);
@@ -247,10 +262,9 @@ ClusterStep predict_step(const RunPlan& plan, const MachineRates& rates, const P
                              .gather = scaled(gather, 1, sharing)});
   }
   pass_s += taken_s + step.stall_s;
-  const double again = recomputes_blocks(plan) ? 1 : 0;
-  const double backward_s = pass_s / double(plan.samples / plan.micro_batch) * (2 + again) / (3 + again);
-  const std::vector<double> ready = ready_times(plan, pass_s - backward_s, pass_s);
-  for (size_t k = 0; k < ready.size(); ++k) times.buckets[k].ready_s = ready[k];
+  const double backward_s = pass_s / double(plan.samples / plan.micro_batch) * share_of_backward(plan.config);
+  const std::vector<double> ready = ready_shares(plan);
+  for (size_t k = 0; k < ready.size(); ++k) times.buckets[k].ready_s = pass_s - backward_s * (1 - ready[k]);
   times.compute_s = pass_s;
   const Timeline line = timeline_of(times);
   step.exposed_s = line.exposed_s + taken_s;

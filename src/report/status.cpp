@@ -59,7 +59,7 @@ std::string to_json(const Status& s) {
   if (s.eta_s && std::isfinite(*s.eta_s)) j["eta_s"] = std::round(*s.eta_s);
   j["heartbeat"] = std::round(1000 * s.heartbeat_s) / 1000;
   j["heartbeat_utc"] = utc_text(s.heartbeat_s);
-  j["reason"] = s.reason;
+  j["reason"] = s.reason, j["build"] = s.build;
   return j.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
@@ -70,7 +70,7 @@ std::optional<Status> read_status(const std::string& folder, double now_s) try {
   s.step = j.value("step", int64_t{0}), s.steps = j.value("steps", int64_t{0});
   if (const auto eta = j.find("eta_s"); eta != j.end() && eta->is_number()) s.eta_s = eta->get<double>();
   s.heartbeat_s = j.value("heartbeat", 0.0);
-  s.reason = j.value("reason", "");
+  s.reason = j.value("reason", ""), s.build = j.value("build", "");
   if (s.state == RunState::kRunning && now_s - s.heartbeat_s > kOld_s && !is_held(folder + "/.lock"))
     s.state = RunState::kVanished, s.eta_s.reset();
   return s;

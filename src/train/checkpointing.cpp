@@ -4,6 +4,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/config/differences.hpp"
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/files/checkpoint_folder.hpp"
 #include "ditrain/kernels/dispatch.hpp"

@@ -10,6 +10,7 @@
 #include "ditrain/base/bytes.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/config/agreement.hpp"
 #include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/kernels/measure.hpp"
 #include "ditrain/platform/limits.hpp"
@@ -120,7 +121,8 @@ void RunReport::begin_loop(TrainingState& state, RunFolder* folder) {
                                       .first_step = first_step_,
                                       .steps = config.train.steps,
                                       .tensorboard = config.log.tensorboard,
-                                      .prometheus = config.log.prometheus});
+                                      .prometheus = config.log.prometheus,
+                                      .build = config::build_name()});
   loop_start_s_ = now_s();
 }
 

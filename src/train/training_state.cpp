@@ -8,6 +8,7 @@
 #include "ditrain/checkpoint/checkpoint.hpp"
 #include "ditrain/checkpoint/export.hpp"
 #include "ditrain/checkpoint/snapshots.hpp"
+#include "ditrain/config/differences.hpp"
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/files/checkpoint_folder.hpp"
 #include "ditrain/kernels/dispatch.hpp"

@@ -11,7 +11,9 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/bench/step.hpp"
+#include "ditrain/config/agreement.hpp"
 #include "ditrain/dist/link_model.hpp"
+#include "ditrain/report/status.hpp"
 #include "support/skip.hpp"
 
 using namespace ditrain;
@@ -224,7 +226,7 @@ TEST_CASE("scale: rows, and what is refused") {
     CHECK_THROWS_WITH(simulate(cluster(65), schedule(1), {.way = Way::kRing}), Contains("ring") && Contains("64"));
     CHECK_THROWS_WITH(simulate(cluster(2), schedule(1), {.slow_nodes = 3}), Contains("3 of 2"));
   }
-  SECTION("a recording of another config, or of too few steps") {
+  SECTION("a recording of another build or config, or of too few steps") {
     config::Config config = step_config({.model = "S"}, 2);
     std::ofstream(folder / "config.yaml") << config::to_yaml(config);
     const auto write_steps = [&](int steps) {
@@ -234,10 +236,18 @@ TEST_CASE("scale: rows, and what is refused") {
                 << ", \"seconds\": {\"forward\": 0.1, \"backward\": 0.2, \"optimizer\": 0.05, "
                    "\"allreduce_exposed\": 0.07}}\n";
     };
+    const auto write_status = [&](const std::string& build) {
+      std::ofstream(folder / "status.json") << report::to_json({.build = build});
+    };
     bench.recording = folder.path();
     bench.ways = {Way::kTwoLevel};
-    bench.models = {"B"};
+    CHECK_THROWS_WITH(bench_scale(harness, bench), Contains("no such file"));
     write_steps(3);
+    CHECK_THROWS_WITH(bench_scale(harness, bench), Contains("another build") && Contains("none in status.json"));
+    write_status("0.1 (abc)");
+    CHECK_THROWS_WITH(bench_scale(harness, bench), Contains("another build") && Contains("0.1 (abc)"));
+    write_status(config::build_name());
+    bench.models = {"B"};
     CHECK_THROWS_WITH(bench_scale(harness, bench), Contains("another config"));
     bench.models = {"S"};
     bench.sets = {"optimizer.lr=1"};

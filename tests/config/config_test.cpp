@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "config_support.hpp"
+#include "ditrain/config/differences.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/diffusion/registry.hpp"
 

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "config_support.hpp"
+#include "ditrain/config/differences.hpp"
 
 using namespace ditrain;
 using namespace ditrain::test;

@@ -14,7 +14,7 @@ using namespace ditrain::report;
 
 TEST_CASE("a status is read as it was written") {
   const TemporaryFolder scratch;
-  const Status written{RunState::kStopped, 7, 10, 2.0, 1000, "a \"signal\"\n"};
+  const Status written{RunState::kStopped, 7, 10, 2.0, 1000, "a \"signal\"\n", "1.2 (abc)"};
   write(scratch / "status.json", to_json(written));
   const auto status = read_status(scratch.path(), 5000);
   REQUIRE(status);
@@ -24,6 +24,7 @@ TEST_CASE("a status is read as it was written") {
   CHECK(status->eta_s == 2.0);
   CHECK(status->heartbeat_s == 1000);
   CHECK(status->reason == written.reason);
+  CHECK(status->build == "1.2 (abc)");
 }
 
 TEST_CASE("a killed run has stopped without a word, a slow one runs") {

@@ -6,7 +6,7 @@
 
 #include "ditrain/base/words.hpp"
 #include "ditrain/config/config.hpp"
-#include "ditrain/config/option_table.hpp"
+#include "ditrain/config/differences.hpp"
 #include "ditrain/nn/model.hpp"
 
 namespace ditrain::checkpoint {

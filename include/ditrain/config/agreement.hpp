@@ -19,6 +19,9 @@ struct RankInvariant {
 ///           invariant
 void check_agreement(dist::Communicator& comm, const std::vector<RankInvariant>& mine);
 
+/// "0.9.0 (7a00851)": version, and the commit if the program was built in a checkout.
+std::string build_name();
+
 /// Version and file of the program that this process runs.
 std::vector<RankInvariant> program_invariants(const std::string& program);
 

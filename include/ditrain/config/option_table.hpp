@@ -48,22 +48,4 @@ const Option& find_option(const std::string& section, const std::string& key, co
 /// Errors:   InputError "[config] --set: ..."
 void apply_set(Config& config, const std::string& assignment);
 
-struct Difference {
-  std::string key, old_value, new_value;
-};
-
-/// Keys whose values differ.
-std::vector<Difference> differences(const Config& old_config, const Config& new_config);
-
-/// Keys that differ although a resumed run must not change them: those that it reads and whose row does not say
-/// may_change_on_resume (free_on_resume in option_table.cpp decides it).
-std::vector<Difference> differences_on_resume(const Config& old_config, const Config& new_config);
-
-/// Whether samples are made and compared in the same way (sections sample and eval), so that their distances are
-/// comparable.
-bool measure_same_distances(const Config& a, const Config& b);
-
-/// Errors:   InputError "[resume] ..." that lists both values of every such key
-void check_resume(const Config& old_config, const Config& new_config);
-
 }  // namespace ditrain::config

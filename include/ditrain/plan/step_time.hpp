@@ -27,6 +27,12 @@ struct StepWork {
 };
 StepWork work_of(const RunPlan& plan);
 
+/// Passes over an array of all parameters that AdamW makes: it reads weight, gradient, two moments and average, and
+/// writes all but the gradient.
+inline constexpr double kPassesOfUpdate = 9;
+/// Passes of a rank over what two ranks of a node add up in memory: it reads the other's half, writes it, reads all.
+inline constexpr double kPassesOfSum = 3;
+
 /// Seconds per count of StepWork, of one worker.
 struct MachineRates {
   double gemm_s = 0, gemm_per_width_s = 0;

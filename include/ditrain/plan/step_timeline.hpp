@@ -39,6 +39,15 @@ struct Timeline {
 };
 Timeline timeline_of(const StepTimes& times);
 
+/// Share of forward and backward that backward takes: two thirds, more with blocks whose forward pass runs again.
+double share_of_backward(const config::Config& config);
+/// How much of the last backward pass is over when the gradients of each bucket, and of all before it, are final: sums
+/// start in the order of the buckets. Nodes of the tape take time as the multiply-adds of their products.
+std::vector<double> ready_shares(const RunPlan& plan);
+/// Seconds per step of the sums of activations over the ranks that share a replica: two per block in forward and two in
+/// backward, and again where forward runs again.
+double tensor_sums_s(const RunPlan& plan, const Platform& platform);
+
 /// Where the time of a step on a cluster goes.
 struct ClusterStep {
   double compute_s = 0;  ///< forward and backward, with what they recompute
@@ -57,8 +66,8 @@ MachineRates rates_of(const Die& die, DType precision);
 
 /// The step of a rank of `plan` on that cluster. Workers of a rank cover whole dies or a part of one; `cores` is the
 /// number that the rank has, with those set aside. `rates` are those of a worker (measured, or rates_of).
-/// Math:     compute as predict_step; buckets become ready while the last micro-batch goes backward, whose time the
-///           nodes of the tape take in equal parts
+/// Math:     compute as predict_step; buckets become ready while the last micro-batch goes backward, by
+///           ready_shares
 /// Tiers:    with memory.automem the points of the plan are simulated at the times of this cluster
 ClusterStep predict_step(const RunPlan& plan, const MachineRates& rates, const Platform& platform, int cores);
 

@@ -21,6 +21,7 @@ struct LiveOptions {
   int64_t first_step = 0, steps = 0;  ///< event files hold the steps after first_step
   bool tensorboard = false;
   std::string prometheus = {};  ///< a file; empty: none
+  std::string build = {};       ///< version and commit of the program
 };
 
 /// When something that costs time is due: at most every `least_s` seconds, and for at most `share` of the time.

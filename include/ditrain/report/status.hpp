@@ -25,6 +25,7 @@ struct Status {
   std::optional<double> eta_s = {};  ///< seconds that are left; none: not known, or over
   double heartbeat_s = 0;            ///< when this was written, in seconds since 1970 (UTC)
   std::string reason = {};           ///< why the run ended
+  std::string build = {};            ///< version and commit of the program
 };
 
 double unix_time_s();
