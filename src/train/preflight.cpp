@@ -88,26 +88,28 @@ double memory_gb_s(dist::Communicator& comm, ops::Context& ctx, double seconds) 
   return rate * double(kElements) * sizeof(float) / 1e9;
 }
 
-// Between the first ranks of the nodes, all at once: to the next, from the one before.
+// Between the first ranks of the nodes, in pairs that all send and receive at once; the best of all partners, so that a
+// slow node is not taken for its neighbours.
 double link_gbit_s(dist::Communicator& comm) {
-  if (comm.num_nodes() == 1) return 0;
   constexpr size_t kBytes = size_t{8} << 20;
-  constexpr int kMessages = 8;
+  constexpr int kMessages = 5;
   const std::vector<int> nodes = comm.nodes();
+  const int mine = nodes[size_t(comm.rank())], num_nodes = comm.num_nodes();
   const auto leader = [&](int node) { return int(std::find(nodes.begin(), nodes.end(), node) - nodes.begin()); };
-  const int mine = nodes[size_t(comm.rank())], all = comm.num_nodes();
-  const bool leads = leader(mine) == comm.rank();
-  std::vector<std::byte> out(leads ? kBytes : 0), in(leads ? kBytes : 0);
   double best = 0;
-  for (int i = 0; i < kMessages; ++i) {
-    comm.barrier();
-    if (!leads) continue;
-    const double start = now_s();
-    const auto receive = comm.start_receive(in.data(), kBytes, leader((mine + all - 1) % all), kLinkTag);
-    const auto send = comm.start_send(out.data(), kBytes, leader((mine + 1) % all), kLinkTag);
-    comm.await(*send, "a message to the next node");
-    comm.await(*receive, "a message from the node before");
-    best = std::max(best, double(kBytes) * 8e-9 / (now_s() - start));
+  for (int round = 0; num_nodes > 1 && round < link_rounds(num_nodes); ++round) {
+    const int partner = leader(mine) == comm.rank() ? link_partner(mine, round, num_nodes) : -1;
+    std::vector<std::byte> out(partner >= 0 ? kBytes : 0), in(partner >= 0 ? kBytes : 0);
+    for (int i = 0; i < kMessages; ++i) {
+      comm.barrier();
+      if (partner < 0) continue;
+      const double start = now_s();
+      const auto receive = comm.start_receive(in.data(), kBytes, leader(partner), kLinkTag);
+      const auto send = comm.start_send(out.data(), kBytes, leader(partner), kLinkTag);
+      comm.await(*send, "a message to another node");
+      comm.await(*receive, "a message from another node");
+      best = std::max(best, double(kBytes) * 8e-9 / (now_s() - start));
+    }
   }
   return best;
 }
@@ -189,6 +191,16 @@ std::vector<NodeFacts> gather_nodes(dist::Communicator& comm, const NodeFacts& m
 }
 
 }  // namespace
+
+int link_rounds(int num_nodes) { return num_nodes % 2 == 0 ? 2 : 3; }
+
+int link_partner(int node, int round, int num_nodes) {
+  const int last = num_nodes - 1;
+  if (round == 2) return node == 0 ? last : node == last ? 0 : -1;
+  const int place = (node + num_nodes - round) % num_nodes;
+  if (place == last && place % 2 == 0) return -1;
+  return (node + (place % 2 == 0 ? 1 : last)) % num_nodes;
+}
 
 PreflightVerdict judge(const std::vector<NodeFacts>& nodes, double needed_gib, double slow_share) {
   PreflightVerdict verdict{.shares = std::vector<double>(nodes.size(), 1)};

@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "dist/thread_world.hpp"
 #include "support/small_config.hpp"
@@ -36,6 +37,21 @@ TEST_CASE("preflight: slow nodes, clocks and full disks are named") {
   CHECK_THAT(verdict.problems[2], Contains("d is slow: link at 10 %"));
   CHECK_THAT(verdict.problems[3], Contains("a has 10.0 GiB free") && Contains("10.5 GiB"));
   CHECK_THAT(verdict.problems[4], Contains("the clock of b is -3.0 s from that of a"));
+}
+
+TEST_CASE("preflight: every node measures its link with both neighbours, one at a time") {
+  for (const int n : {2, 3, 4, 5, 8}) {
+    INFO(n << " nodes");
+    std::vector<std::multiset<int>> partners(static_cast<size_t>(n));
+    for (int round = 0; round < train::link_rounds(n); ++round)
+      for (int node = 0; node < n; ++node)
+        if (const int partner = train::link_partner(node, round, n); partner >= 0) {
+          CHECK(train::link_partner(partner, round, n) == node);
+          partners[size_t(node)].insert(partner);
+        }
+    for (int node = 0; node < n; ++node)
+      CHECK(partners[size_t(node)] == std::multiset<int>{(node + 1) % n, (node + n - 1) % n});
+  }
 }
 
 TEST_CASE("preflight: ranks of several nodes measure together and agree on the verdict") {

@@ -20,12 +20,18 @@ struct NodeFacts {
   int cores_of_rank = 1;       ///< of the rank that has fewest
   double gemm_gflops = 0;      ///< of all ranks together, in the precision of the config
   double memory_gb_s = 0;      ///< read by all ranks together
-  double link_gbit_s = 0;      ///< to the next node while that is read from the one before; 0: there is one node
+  double link_gbit_s = 0;      ///< to a neighbour and from it at once, the better of two; 0: there is one node
   double latency_us = 0;       ///< of a message from the first node; 0 on the first one
   double clock_s = 0;          ///< the clock of the day, minus that of the first node
   double free_memory_gib = 0;  ///< not used, or used for files that can be dropped; 0: unknown
   double free_disk_gib = 0;    ///< where the run folder will be
 };
+
+/// Whom a node sends to and receives from in each round of measuring links: the next node or the one before, in turns,
+/// and with an odd number of nodes the last and the first one in a third round. Each node has two partners, so that a
+/// node is slow only if both of its links are. -1: nobody.
+int link_rounds(int num_nodes);
+int link_partner(int node, int round, int num_nodes);
 
 struct PreflightVerdict {
   std::vector<double> shares = {};  ///< of each node: its lowest rate, as a share of the median of all nodes
