@@ -17,6 +17,7 @@
 #include "curve_chart.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/checkpoint/export.hpp"
+#include "ditrain/config/differences.hpp"
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/eval/band_picture.hpp"
@@ -38,6 +39,7 @@ using Json = nlohmann::ordered_json;
 constexpr double kHoldOut = 0.2;
 constexpr int64_t kMostTraining = 20000, kMostHeldOut = 10000;  // images in memory
 constexpr int64_t kCalibrationSteps = 30;
+constexpr int kCalibrationRounds = 3;
 constexpr useconds_t kLook_us = 50000;
 constexpr size_t kLastWords = 1500;  // of a run that failed
 constexpr uint64_t kImageSeed = 17;
@@ -53,6 +55,7 @@ struct Recipe {
   std::string name;
   config::Config config;
   std::vector<int64_t> steps = {};  // of each mark
+  double cpu_minutes_per_step = 0;
 };
 
 /// One set of samples. The order is that of the table.
@@ -108,12 +111,6 @@ Row untimed_row(const std::string& name, bool guided) {
   return row;
 }
 
-double sum_of(const std::vector<double>& values) {
-  double sum = 0;
-  for (const double x : values) sum += x;
-  return sum;
-}
-
 // The sampler of a recipe with as many steps as `evaluations` of the model allow; one that is guided counts twice.
 diffusion::SamplerConfig sampler_within(const config::Config& c, bool guided, int64_t evaluations) {
   diffusion::SamplerConfig sampler = config::sampler_of(c);
@@ -158,7 +155,7 @@ class QualityMeterOfRecipes {
   }
   bool guides(const Recipe& r) const { return config::sampler_of(r.config).cfg_scale != 1; }
   void train(const config::Config& config, const std::string& folder);
-  double train_to(const Recipe& r, int64_t seed, size_t mark, std::string& folder);
+  std::string train_to(const Recipe& r, int64_t seed, size_t mark);
   void finish(size_t recipe, int64_t seed, size_t mark);
   LabelledImages draw(const Recipe& r, const std::string& run, const Point& point);
   void write_grid(const Recipe& r, const LabelledImages& images, bool guided) const;
@@ -220,27 +217,39 @@ void QualityMeterOfRecipes::load_recipes() {
   }
 }
 
+// Seeds and recipes may come to those that are there.
 void QualityMeterOfRecipes::check_out() {
-  Json recipes;
-  for (const Recipe& r : recipes_) recipes[r.name] = config::to_yaml(r.config);
-  setup_ = {{"minutes", bench_.minutes},
-            {"seeds", bench_.seeds},
-            {"first_seed", bench_.first_seed},
-            {"samples", bench_.samples},
-            {"evaluations", bench_.evaluations},
-            {"quick", bench_.quick},
-            {"recipes", recipes}};
+  setup_ = {{"minutes", bench_.minutes}, {"samples", bench_.samples}, {"evaluations", bench_.evaluations},
+            {"quick", bench_.quick},     {"recipes", Json::object()}, {"cpu_seconds_per_step", Json::object()}};
   files::make_output_folder(bench_.out);
   const std::string file = path("quality.json");
-  if (!fs::exists(file)) return write_setup(setup_);
-  const Json there = Json::parse(files::read_text_file(file, size_t{1} << 24), nullptr, /*allow_exceptions=*/false);
-  for (const auto& [key, value] : setup_.items())
-    if (!there.is_object() || !there.contains(key) || there[key] != value)
-      refuse(bench_.out + " holds another comparison", key == "recipes" ? "other recipes" : key + " " + value.dump(),
-             key == "recipes" ? "those of " + file
-                              : key + " " + (there.is_object() && there.contains(key) ? there[key].dump() : "?"),
+  if (fs::exists(file)) {
+    const Json there = Json::parse(files::read_text_file(file, size_t{1} << 24), nullptr, /*allow_exceptions=*/false);
+    const auto value_there = [&](const std::string& key) {
+      return there.is_object() && there.contains(key) ? there[key] : Json();
+    };
+    const auto refuse_other = [&](const std::string& got, const std::string& expected) {
+      refuse(bench_.out + " holds another comparison", got, expected,
              "--out with a new folder, or the flags of before");
-  setup_ = there;
+    };
+    for (const char* key : {"minutes", "samples", "evaluations", "quick"})
+      if (value_there(key) != setup_[key])
+        refuse_other(fmt::format("{} {}", key, setup_[key].dump()), fmt::format("{} {}", key, value_there(key).dump()));
+    for (const char* key : {"recipes", "cpu_seconds_per_step"}) {
+      if (!value_there(key).is_object()) refuse_other("no object " + std::string(key), "that of " + file);
+      setup_[key] = there[key];
+    }
+  }
+  for (const Recipe& r : recipes_) {
+    Json& there = setup_["recipes"][r.name];
+    if (there.is_string())
+      for (const config::Difference& d : config::differences(config::parse_config(there, file), r.config))
+        if (d.key != "parallel.threads")  // of another machine
+          refuse(fmt::format("{} holds another recipe {}", bench_.out, r.name), d.key + ": " + d.new_value, d.old_value,
+                 "--out with a new folder, a file of another name, or the flags of before");
+    there = config::to_yaml(r.config);
+  }
+  write_setup(setup_);
 }
 
 void QualityMeterOfRecipes::train(const config::Config& config, const std::string& folder) {
@@ -262,26 +271,34 @@ void QualityMeterOfRecipes::train(const config::Config& config, const std::strin
                                       said.substr(said.size() - std::min(said.size(), kLastWords)))});
 }
 
-// CPU seconds per step of each recipe, once for a folder: marks keep their steps when the bench goes on.
+// CPU time per step of each recipe, from short runs in turns, once for a folder: what the machine does later, or
+// another machine that goes on with the folder, changes neither marks nor minutes.
 void QualityMeterOfRecipes::calibrate() {
-  for (Recipe& r : recipes_) {
-    for (size_t k = 0; bench_.quick && k < bench_.minutes.size(); ++k) r.steps.push_back(2 * int64_t(k + 1));
-    if (bench_.quick) continue;
-    if (!setup_.contains("cpu_seconds_per_step") || !setup_["cpu_seconds_per_step"].contains(r.name)) {
+  std::map<std::string, std::vector<double>> seconds;
+  Json& known = setup_["cpu_seconds_per_step"];
+  for (int round = 0; round < kCalibrationRounds; ++round)
+    for (const Recipe& r : recipes_) {
+      if (known.contains(r.name)) continue;
       config::Config c = r.config;
-      c.train.steps = kCalibrationSteps;
+      c.train.steps = bench_.quick ? 3 : kCalibrationSteps;
       c.optimizer.warmup_steps = 0;
-      const std::string folder = path("calibration/" + r.name);
+      const std::string folder = path(fmt::format("calibration/{}_{}", r.name, round + 1));
       train(c, folder);
-      std::vector<double> seconds = cpu_seconds(folder, kCalibrationSteps);
-      seconds.erase(seconds.begin(), seconds.begin() + std::ptrdiff_t(seconds.size() / 3));  // first touches of memory
-      setup_["cpu_seconds_per_step"][r.name] = quantile(seconds, 0.5);
-      write_setup(setup_);
+      const std::vector<double> all = cpu_seconds(folder, c.train.steps);
+      auto& kept = seconds[r.name];
+      kept.insert(kept.end(), all.begin() + std::ptrdiff_t(all.size() / 3),
+                  all.end());  // after first touches of memory
     }
-    const auto step_s = setup_["cpu_seconds_per_step"][r.name].get<double>();
-    for (const double minutes : bench_.minutes)
-      r.steps.push_back(
-          std::max<int64_t>(r.steps.empty() ? 1 : r.steps.back() + 1, std::llround(60 * minutes / step_s)));
+  for (const auto& [name, all] : seconds) known[name] = quantile(all, 0.5);
+  if (!seconds.empty()) write_setup(setup_);
+  for (Recipe& r : recipes_) {
+    r.cpu_minutes_per_step = known[r.name].get<double>() / 60;
+    for (size_t k = 0; k < bench_.minutes.size(); ++k) {
+      const int64_t least = r.steps.empty() ? 1 : r.steps.back() + 1;
+      r.steps.push_back(bench_.quick
+                            ? 2 * int64_t(k + 1)
+                            : std::max<int64_t>(least, std::llround(bench_.minutes[k] / r.cpu_minutes_per_step)));
+    }
     config::Config shortest = r.config;
     shortest.train.steps = r.steps.front();
     config::validate(shortest);
@@ -334,17 +351,16 @@ void QualityMeterOfRecipes::make_real() {
         meter_->of_real(bench_.samples, recipes_[0].config.model.patch_size, uint64_t(bench_.first_seed + s)));
 }
 
-// Trains to a mark. Returns the CPU minutes of all steps up to it, and the folder whose checkpoint is that of the mark.
-double QualityMeterOfRecipes::train_to(const Recipe& r, int64_t seed, size_t mark, std::string& folder) {
+// Trains to a mark. Returns the folder whose checkpoint is that of the mark.
+std::string QualityMeterOfRecipes::train_to(const Recipe& r, int64_t seed, size_t mark) {
   config::Config c = r.config;
   const std::string run = run_folder(r, seed), own = fmt::format("{}/mark_{}", run, mark + 1);
   c.train.seed = seed;
   c.train.steps = r.steps[mark];
   if (c.optimizer.schedule == optim::LrSchedule::kConstant) {
-    train(c, folder = run + "/run");
-    return sum_of(cpu_seconds(folder, c.train.steps)) / 60;
+    train(c, run + "/run");
+    return run + "/run";
   }
-  double before = 0;
   if (c.optimizer.schedule == optim::LrSchedule::kWsd && c.optimizer.decay_share < 1) {
     config::Config trunk = c;
     trunk.optimizer.schedule = optim::LrSchedule::kConstant;
@@ -352,11 +368,10 @@ double QualityMeterOfRecipes::train_to(const Recipe& r, int64_t seed, size_t mar
     if (trunk.train.steps > 0) {
       c.train.branch_from = fs::absolute(run + "/trunk").string(), c.train.init_from.clear();
       train(trunk, c.train.branch_from);
-      before = sum_of(cpu_seconds(c.train.branch_from, trunk.train.steps));
     }
   }
-  train(c, folder = own);
-  return (before + sum_of(cpu_seconds(folder, c.train.steps))) / 60;
+  train(c, own);
+  return own;
 }
 
 LabelledImages QualityMeterOfRecipes::draw(const Recipe& r, const std::string& run, const Point& p) {
@@ -399,8 +414,8 @@ void QualityMeterOfRecipes::finish(size_t recipe, int64_t seed, size_t mark) {
     if (const Point p{guided, recipe, mark, seed}; (!guided || guides(r)) && !results_.contains(p))
       missing.push_back(p);
   if (missing.empty()) return;
-  std::string folder;
-  const double minutes = train_to(r, seed, mark, folder);
+  const std::string folder = train_to(r, seed, mark);
+  const double minutes = double(r.steps[mark]) * r.cpu_minutes_per_step;
   for (const Point& p : missing) {
     const LabelledImages images = draw(r, folder, p);
     if (mark + 1 == bench_.minutes.size() && seed == bench_.first_seed) write_grid(r, images, p.guided);

@@ -197,11 +197,21 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
     REQUIRE_EXIT(other, 2);
     CHECK_THAT(other.err, Contains(text));
   };
-  refused(base, {"--recipe", scratch / "decay.yaml"}, "holds another comparison");
+  refused(base, recipes + Args{"--evaluations", "20"}, "holds another comparison");
   refused(base, recipes + Args{"--recipe", scratch / "decay.yaml"}, "two recipes of one name");
   refused(quality(scratch / "x", "2,1"), recipes, "--minutes do not rise");
   write_file(scratch / "other_data.yaml", "model: {num_classes: 0}\n");
   refused(quality(scratch / "x", "1,2"), {"--recipe", scratch / "other_data.yaml"}, "recipes have other data");
+
+  // A third recipe comes to those that are there, whose results stay as they are; one of another content does not.
+  write_file(scratch / "flip.yaml", "data: {random_flip: true}\n");
+  const Args third = recipes + Args{"--recipe", scratch / "flip.yaml"};
+  REQUIRE_EXIT(run(program("ditbench", base + tiny + third)), 0);
+  CHECK(read_file(out + "/results.jsonl").starts_with(results));
+  CHECK(rows().at(1) == before.at(1));
+  write_file(scratch / "decay.yaml", "optimizer: {schedule: wsd, decay_share: 0.25, warmup_steps: 0}\n");
+  refused(base, third, "another recipe decay");
+  write_file(scratch / "decay.yaml", "optimizer: {schedule: wsd, decay_share: 0.5, warmup_steps: 0}\n");
   write_file(out + "/results.jsonl", "");
   refused(base, recipes, "has gone on beyond a mark whose result is lost");
 }

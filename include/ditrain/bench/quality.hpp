@@ -23,17 +23,18 @@ struct QualityBench {
 /// Trains every recipe with every seed to every mark, seed by seed and mark by mark, all recipes in turn, then draws
 /// samples with equal seeds and evaluations, without guidance and, where a recipe has another sample.cfg_scale than 1,
 /// with it (by labels, or by sample.guide), and measures them (quality_measures.hpp).
-/// A mark is a number of steps, of a run's length: its CPU minutes by the seconds per step of a short run in turn with
-/// the others; what a run really took (metrics.jsonl, user + system, without start, samples and validation) is in the
-/// rows. With optimizer.schedule: constant the marks are checkpoints of one run; with wsd they are decaying branches of
-/// one trunk; with cosine each is a run of its own.
+/// A mark is a number of steps: its CPU minutes by the CPU seconds per step (user + system, without start, samples and
+/// validation) that short runs in turns with the others took, median of three, before anything else. With
+/// optimizer.schedule: constant the marks are checkpoints of one run; with wsd they are decaying branches of one
+/// trunk; with cosine each is a run of its own.
 /// data.hold_out, 0.2 unless set, keeps images from training.
 /// Rows      of `real images`, then per guidance, recipe and mark: cpu_minutes, steps, and each measure with its 95 %
 ///           bootstrap interval over the seeds; then per recipe against the reference: how many times the CPU time the
 ///           reference takes for the value that it has at its last mark, and in how many measures it takes more
 /// Files     OUT/quality.json (what is compared), OUT/results.jsonl, OUT/RECIPE/seed_N/... (runs), OUT/curves*.svg and
 ///           OUT/grid*.png (recipes side by side, first seed, last mark)
-/// A bench that was ended goes on when it is started again with the same --out.
+/// A bench that was ended goes on when it is started again with the same --out, on any machine; more seeds and recipes
+/// come to those that are there.
 /// Errors:   InputError for configs that cannot run, names that are there twice, an --out of another comparison, fewer
 ///           evaluations than a step takes, and without ditrain beside this program; RunError for a run that fails
 void bench_quality(Harness& harness, const QualityBench& bench);
