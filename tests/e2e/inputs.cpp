@@ -1,6 +1,7 @@
 #include "inputs.hpp"
 
 #include <filesystem>
+#include <fstream>
 
 #include "../images/raster_fixture.hpp"
 #include "ditrain/base/random.hpp"
@@ -44,26 +45,54 @@ void write_scenes(const std::string& path, int64_t height, int64_t width) {
   }
 }
 
+namespace {
+
+// A band of a product: 1200 m wide, of which the first tenth is missing.
+void write_band(const std::string& folder, const std::string& name, int metres) {
+  std::filesystem::create_directories(folder);
+  const int64_t side = 1200 / metres, missing = 120 / metres;
+  std::vector<uint16_t> numbers;
+  for (int64_t p = 0; p < side * side; ++p)
+    numbers.push_back(uint16_t(p % side < missing ? 0 : 300 + 10 * metres + p * 7 % 211));
+  images::write_test_raster(folder + "/" + name, images::PixelType::kU16, {""}, side, side, numbers,
+                            images::GeoTransform{500000, double(metres), 0, 5400000, 0, -double(metres)});
+}
+
+}  // namespace
+
 void write_level_2a(const std::string& path) {
   if (!images::has_gdal()) return;
   const std::string granule = path + "/S2A_MSIL2A_20200601.SAFE/GRANULE/L2A_T33UUP_A025/";
-  const auto write = [&](const std::string& folder, const std::string& name, int metres) {
-    std::filesystem::create_directories(granule + folder);
-    const int64_t side = 1200 / metres, missing = 120 / metres;
-    std::vector<uint16_t> numbers;
-    for (int64_t p = 0; p < side * side; ++p)
-      numbers.push_back(uint16_t(p % side < missing ? 0 : 300 + 10 * metres + p * 7 % 211));
-    images::write_test_raster(granule + folder + "/" + name, images::PixelType::kU16, {""}, side, side, numbers,
-                              images::GeoTransform{500000, double(metres), 0, 5400000, 0, -double(metres)});
-  };
   const auto write_bands = [&](int metres, const std::vector<std::string>& names) {
     for (const std::string& name : names)
-      write(fmt::format("IMG_DATA/R{}m", metres), fmt::format("T33UUP_20200601_{}_{}m.jp2", name, metres), metres);
+      write_band(granule + fmt::format("IMG_DATA/R{}m", metres),
+                 fmt::format("T33UUP_20200601_{}_{}m.jp2", name, metres), metres);
   };
   write_bands(10, {"AOT", "B02", "B03", "B04", "B08", "TCI", "WVP"});
   write_bands(20, {"B01", "B02", "B03", "B04", "B05", "B06", "B07", "B8A", "B11", "B12", "SCL"});
   write_bands(60, {"B01", "B02", "B03", "B04", "B05", "B06", "B07", "B8A", "B09", "B11", "B12"});
-  write("QI_DATA", "MSK_CLDPRB_20m.jp2", 20), write("QI_DATA", "T33UUP_20200601_B02.jp2", 20);
+  write_band(granule + "QI_DATA", "MSK_CLDPRB_20m.jp2", 20);
+  write_band(granule + "QI_DATA", "T33UUP_20200601_B02.jp2", 20);
+}
+
+void write_level_1c(const std::string& path) {
+  if (!images::has_gdal()) return;
+  const std::string granule = path + "/S2B_MSIL1C_20220601.SAFE/GRANULE/L1C_T33UUP_A027/";
+  const auto write_bands = [&](int metres, const std::vector<std::string>& names) {
+    for (const std::string& name : names)
+      write_band(granule + "IMG_DATA", fmt::format("T33UUP_20220601T100031_{}.jp2", name), metres);
+  };
+  write_bands(10, {"B02", "B03", "B04", "B08", "TCI"});
+  write_bands(20, {"B05", "B06", "B07", "B8A", "B11", "B12"});
+  write_bands(60, {"B01", "B09", "B10"});
+  write_band(granule + "QI_DATA", "MSK_DETFOO_B02.jp2", 10);
+}
+
+void write_small_vae(const std::string& path) {
+  std::filesystem::create_directory(path);
+  std::filesystem::copy(std::string(DITRAIN_GOLDEN_DIR) + "/vae_names/vae_names_new.safetensors",
+                        path + "/diffusion_pytorch_model.safetensors");
+  std::ofstream(path + "/config.json") << R"({"norm_num_groups": 8, "scaling_factor": 0.5})";
 }
 
 void write_latents(const std::string& path, const std::vector<int64_t>& labels, const std::vector<int64_t>& huge) {

@@ -20,6 +20,12 @@ void write_scenes(const std::string& path, int64_t height = 64, int64_t width = 
 /// columns are 0: bands in R10m, R20m and R60m, rasters that are no bands, masks. Files are GeoTIFFs under the names of
 /// JPEG 2000 files, for want of a writer, and state no number of missing pixels; nothing in a build without GDAL.
 void write_level_2a(const std::string& path);
+/// The same at level 1C: all 13 bands in one folder.
+void write_level_1c(const std::string& path);
+
+/// PATH/config.json and the weights of a tiny autoencoder beside it, as diffusers stores them: 4 channels of half the
+/// size.
+void write_small_vae(const std::string& path);
 
 /// A shard of latents [labels.size(), 4, 8, 8], standard normal; in samples of `huge` every value is
 /// 3e38 with the sign of the normal one: finite, but the model overflows on it.

@@ -62,9 +62,7 @@ TEST_CASE("ditdata: latents of a folder of images are what ditrain trains on") {
   REQUIRE_EXIT(resumed({"data.latent_scale=0.5"}), 0);
 
   // The same autoencoder decodes what the model draws.
-  fs::create_directory(scratch / "vae");
-  fs::copy(kNames + "vae_names_new.safetensors", scratch / "vae/diffusion_pytorch_model.safetensors");
-  write_file(scratch / "vae/config.json", R"({"norm_num_groups": 8, "scaling_factor": 0.5})");
+  write_small_vae(scratch / "vae");
   const auto draw = [&](const std::string& out, const Args& more) {
     return program("ditsample", Args{"--checkpoint", scratch / "run", "--vae", scratch / "vae", "--num", "3", "--steps",
                                      "3", "--grid", scratch / out + ".png", "--out", scratch / out} +
@@ -91,9 +89,7 @@ TEST_CASE("ditsample: a VAE of other channels than the model's is refused") {
                                              kNames + "vae_names_new.safetensors", "--out", scratch / "out"}));
   CHECK(r.exit_code == 2);
   CHECK_THAT(r.err, Contains("ditsample: error: "));
-  fs::create_directory(scratch / "vae");
-  fs::copy(kNames + "vae_names_new.safetensors", scratch / "vae/diffusion_pytorch_model.safetensors");
-  write_file(scratch / "vae/config.json", R"({"norm_num_groups": 8, "scaling_factor": 0.5})");
+  write_small_vae(scratch / "vae");
   const Result other =
       run(program("ditsample", {"--checkpoint", scratch / "run", "--vae", scratch / "vae", "--out", scratch / "out"}));
   CHECK(other.exit_code == 2);

@@ -1,11 +1,11 @@
-// The guides (README.md, those of some folders, CONTRIBUTING.md and CHANGELOG.md) say what is true. Every line of their
-// sh blocks that starts one of the programs is run, in order, in a folder where runs/quickstart is a (tiny) run, DIR a
-// folder of images and scenes one of rasters, scenes_of_level_2a one of a product; scripts are there and parse; links
-// and names of files lead somewhere. To keep it short, lines are changed: ditrain gets --set train.steps=2 --set
-// sample.every_steps=0 and few or no samples for distances, ditbench --quick --threads 2 (1 under mpirun), one image
-// per rank and, for comm, a small model,
-// mpirun --oversubscribe. Two hosts are left out where the system allows no namespaces. A tuning file is written and
-// read in the scratch folder.
+// The guides (README.md, those of some folders, CONTRIBUTING.md and CHANGELOG.md) say what is true. Every line of
+// their sh blocks that starts one of the programs is run, in order, in a folder where runs/quickstart is a (tiny) run,
+// DIR a folder of images and scenes one of rasters, scenes_of_level_2a and _1c of a product each, imagenet/train the
+// images again and sd-vae-ft-ema a tiny autoencoder; scripts are there and parse; links and names of files lead
+// somewhere. To keep it short, lines are changed: ditrain gets --set train.steps=2 --set sample.every_steps=0 and few
+// or no samples for distances, ditdata images of 64 x 64, ditbench --quick --threads 2 (1 under mpirun), one image per
+// rank and, for comm, a small model, mpirun --oversubscribe. Two hosts are left out where the system allows no
+// namespaces. A tuning file is written and read in the scratch folder.
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
@@ -87,6 +87,7 @@ std::string as_run_here(std::string line) {
   if (line.starts_with("./")) line = kRoot + line.substr(1);
   replace(line, "=DIR", "=images");
   replace(line, "{every: 50}", "{every: 2}");
+  replace(line, "--size 256", "--size 64");
   if (program_name == "ditrain" && line.find(" report ") == line.npos && line.find(" --help ") == line.npos)
     line += std::string(" --set train.steps=2 --set sample.every_steps=0") +
             (line.find("eval.") == line.npos ? " --set eval.fid_every_steps=0" : " --set eval.fid_samples=8");
@@ -127,6 +128,10 @@ TEST_CASE("the commands of the guides run as they stand there") {
   write_image_folder(scratch / "images", 10, 4);
   write_scenes(scratch / "scenes");
   write_level_2a(scratch / "scenes_of_level_2a");
+  write_level_1c(scratch / "scenes_of_level_1c");
+  fs::create_directory(scratch / "imagenet");
+  fs::create_directory_symlink(scratch / "images", scratch / "imagenet/train");
+  write_small_vae(scratch / "sd-vae-ft-ema");
   fs::create_directory_symlink(fs::path(DITRAIN_CONFIG_DIR), scratch / "configs");
   fs::create_directory_symlink(fs::path(DITRAIN_GOLDEN_DIR).parent_path(), scratch / "tests");
   int programs = 0, scripts = 0;
