@@ -276,7 +276,7 @@ void QualityMeterOfRecipes::train(const config::Config& config, const std::strin
 void QualityMeterOfRecipes::calibrate() {
   std::map<std::string, std::vector<double>> seconds;
   Json& known = setup_["cpu_seconds_per_step"];
-  for (int round = 0; round < kCalibrationRounds; ++round)
+  for (int round = 0; round < (bench_.quick ? 1 : kCalibrationRounds); ++round)
     for (const Recipe& r : recipes_) {
       if (known.contains(r.name)) continue;
       config::Config c = r.config;
