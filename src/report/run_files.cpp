@@ -180,15 +180,16 @@ json RunFiles::to_json() const {
   Events events = events_;
   if (bad_lines_ > 0) events.add({"", fmt::format("metrics.jsonl: {} damaged line(s) are passed over", bad_lines_)});
   if (half_line_) events.add({"", "metrics.jsonl: its end is half a line, or is not read yet"});
-  const auto left_out = [](const std::string& name) {
-    return name.starts_with("seconds.") || name.starts_with("automem.") || name == "tflops";
-  };
+  const auto left_out = [](const std::string& name) { return name.starts_with("automem.") || name == "tflops"; };
+  json curves = curves_.to_json(left_out);
+  for (auto& [name, curve] : curves.at("series").items())
+    if (name.starts_with(kSeconds)) curve.erase("low"), curve.erase("high");
   return {{"name", name()},
           {"folder", folder_},
           {"last_step", last_step_},
           {"best", best_step()},
           {"seconds", seconds},
-          {"curves", curves_.to_json(left_out)},
+          {"curves", std::move(curves)},
           {"non_finite", non_finite_},
           {"bad_files", bad_files_},
           {"events", events.to_json()}};
