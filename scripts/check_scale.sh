@@ -3,6 +3,7 @@
 # some rates of the link, with overlap and without. Compute times are those of steps without a link, which ditbench comm
 # makes in turns with the others, so that a machine that others use slows down both.
 #   scripts/check_scale.sh [RANKS]         default: 2
+#   LIMIT=0.1                              ends with 1 if a prediction is off by more (a machine that others use often is)
 #   GBITS="0.05 0.2 1" REPEATS=5 BATCH=1 LATENCY_US=50 BIN=build/release/bin HIDDEN=192 DEPTH=6
 # A link is between ranks here, so each counts as a node of one die. Columns: seconds of a step without sums; what sums
 # in memory cost without a link (as a factor, measured); predicted and real seconds with the link.
@@ -68,6 +69,8 @@ for gbit in ${GBITS:-0.05 0.2 1}; do
     [[ $overlap == true ]] && factor=$engine real=$engine_link || { factor=$at_end real=$at_end_link; }
     predicted=$(predict "$none" "$factor" $overlap "$gbit")
     awk -v g="$gbit" -v o=$overlap -v n="$none" -v f="$factor" -v p="$predicted" -v r="$real" \
-      'BEGIN {printf "%-8s %-8s %10.3f %8.3f %11.3f %10.3f %6.1f %%\n", g, o, n, f, p, n * r, 100 * (p / (n * r) - 1)}'
+      'BEGIN {printf "%-8s %-8s %10.3f %8.3f %11.3f %10.3f %6.1f %%\n", g, o, n, f, p, n * r, 100 * (p / (n * r) - 1)}' | tee -a "$work/rows"
   done
 done
+[[ -z ${LIMIT:-} ]] || awk -v limit="$LIMIT" '{e = $(NF - 1) / 100; bad += e > limit || e < -limit} END {
+  if (bad) print "check_scale: " bad " of " NR " rows are off by more than " limit > "/dev/stderr"; exit bad > 0}' "$work/rows"
