@@ -186,8 +186,6 @@ void choose_sampling(Job& job, const config::CommandLine& line, const config::Co
   if (job.guide == config::kRoutedGuide && config.train.routing.empty())
     refuse("--guide routed needs a model that was trained with routes", "train.routing: off", "train.routing",
            "--guide none, or ./routed for a folder of that name");
-  if (!job.guide.empty() && !job.condition.empty())
-    refuse("whole scenes are drawn without a guide", "--condition and a guide", "one of them", "--guide none");
   if (s.cfg_scale != 1 && job.guide.empty() && !eval::takes_guidance(m))
     refuse("--cfg-scale needs a model that knows labels and their absence",
            fmt::format("--cfg-scale {}, model.num_classes {} and model.class_dropout {}", s.cfg_scale, m.num_classes,
@@ -204,8 +202,6 @@ void choose_sampling(Job& job, const config::CommandLine& line, const config::Co
     refuse("--condition is for models that learned with data.condition", job.condition, "a model that is given bands",
            "no --condition");
   if (job.nearest > 0 && !job.condition.empty()) refuse("--nearest compares tiles", "--condition", "no --nearest");
-  if (!job.guide.empty() && !job.condition.empty())
-    refuse("a guide guides samples of the model's size", "--condition", "guidance by labels", "sample.guide: \"\"");
   if (!config::learns_pixels(config)) job.vae = config.sample.vae;
   if (line.has("vae")) job.vae = line.get_path("vae") == "none" ? "" : line.get_path("vae");
   std::error_code unreadable;
@@ -355,8 +351,9 @@ class Decoder {
   /// The whole scene is in memory.
   void check_scene(const Job& job, const config::Config& config, const dist::Communicator& comm) const {
     nn::Model model(config.model);
-    const size_t fixed = size_t(model.parameters().arena_size()) * sizeof(float) +
-                         eval::generate_bytes(model, config.diffusion, job.sampler, job.batch),
+    const size_t models = job.guide.empty() ? 1 : 2;  // a guide is taken to be as large
+    const size_t fixed = models * (size_t(model.parameters().arena_size()) * sizeof(float) +
+                                   eval::generate_bytes(model, config.diffusion, job.sampler, job.batch)),
                  pixel = eval::bytes_per_scene_pixel(config.model, job.sampler);
     const auto ranks = size_t(comm.local_size());
     const size_t limit = platform::memory_limit(int(ranks), "", /*uses_explicit=*/false).bytes / ranks;
@@ -491,7 +488,9 @@ double draw_all(ops::Context& ctx, nn::Model& model, nn::Model* guide, Decoder& 
           .height = output.height,
           .width = output.width,
           .condition = {.label = mine.front().label, .numbers = mine.front().numbers, .image = scene->image},
-          .batch = job.batch};
+          .batch = job.batch,
+          .guide = guide,
+          .guide_routes = config::guide_routes(job.guide, config)};
       values = eval::generate_scene(ctx, model, config.diffusion, request, told);
     }
     eval::expect_finite(values, round.n, round.first, eval::kDiverged);

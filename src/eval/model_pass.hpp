@@ -19,8 +19,10 @@ class ModelPass {
   void expect(const std::vector<double>& times, const std::vector<Condition>& conditions, size_t most_bytes);
 
   /// With routes, those of sample i in call k from now on are drawn by RandomKey(seed, Stream::kRoute, first_index + i,
-  /// k).
-  void draw_routes_from(uint64_t seed, int64_t first_index) { seed_ = seed, first_index_ = first_index, calls_ = 0; }
+  /// calls + k).
+  void draw_routes_from(uint64_t seed, int64_t first_index, uint64_t calls = 0) {
+    seed_ = seed, first_index_ = first_index, calls_ = calls;
+  }
 
   /// x [n, C, H, W]; t [n]; c [n]; out [n, O, H, W] is overwritten.
   void operator()(const float* x, const double* t, const Condition* c, int64_t n, float* out);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <optional>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
@@ -43,12 +44,15 @@ std::vector<float> window_of(int64_t side) {
 // The model as a function of whole scenes.
 class SceneModel {
  public:
-  SceneModel(ops::Context& ctx, nn::Model& model, const SceneRequest& request, int64_t output_channels)
-      : pass_(ctx, model),
+  SceneModel(ops::Context& ctx, nn::Model& model, const SceneRequest& request, int64_t output_channels,
+             const nn::Routes& routes = {})
+      : pass_(ctx, model, routes),
         m_(model.config()),
         height_(request.height),
         width_(request.width),
         output_channels_(output_channels),
+        seed_(request.seed),
+        first_tile_(request.index << 40),
         window_y_(window_of(m_.input_height)),
         window_x_(window_of(m_.input_width)),
         weight_(size_t(height_ * width_)) {
@@ -66,6 +70,7 @@ class SceneModel {
     const int64_t pixels = height_ * width_;
     for (int64_t i = 0; i < n; ++i)
       run(x + i * m_.in_channels * pixels, t[i], c[i], out + i * output_channels_ * pixels);
+    ++calls_;
   }
 
  private:
@@ -89,6 +94,7 @@ class SceneModel {
         for (int64_t k = 0; k < m_.condition_channels; ++k)  // missing pixels: the mean of the tile, as in training
           dataset::fill_condition(image.data() + k * m_.pixels(), m_.pixels());
       }
+      pass_.draw_routes_from(seed_, first_tile_ + int64_t(first), calls_);
       pass_(in.data(), times.data(), conditions.data(), batch_, predicted.data());
       for (int64_t b = 0; b < batch_ && first + size_t(b) < tiles_.size(); ++b)
         add(tile(b), predicted.data() + b * output_channels_ * m_.pixels(), out, output_channels_);
@@ -113,6 +119,9 @@ class SceneModel {
   ModelPass pass_;
   const nn::ModelConfig& m_;
   const int64_t height_, width_, output_channels_;
+  const uint64_t seed_;  // of routes
+  const int64_t first_tile_;
+  uint64_t calls_ = 0;
   const std::vector<float> window_y_, window_x_;
   std::vector<float> weight_;  // of all windows at each pixel
   std::vector<Place> tiles_;
@@ -174,11 +183,17 @@ std::vector<float> generate_scene(ops::Context& ctx, nn::Model& model, const dif
   request.sampler.validate(*process);
   const diffusion::Shape shape{m.in_channels, pixels};
   SceneModel scene(ctx, model, request, process->output_channels(m.in_channels));
-  const Condition of_tiles{request.condition.label, request.condition.numbers};
-  std::vector<Condition> expected{of_tiles};
+  std::optional<SceneModel> guide;
+  if ((request.guide != nullptr || !request.guide_routes.empty()) && request.sampler.cfg_scale != 1)
+    guide.emplace(ctx, request.guide != nullptr ? *request.guide : model, request,
+                  process->output_channels(m.in_channels), request.guide_routes);
+  const diffusion::ModelFn call_guide = [&](auto... args) { (*guide)(args...); };
+  const std::vector<double> times = diffusion::model_times(*process, request.sampler);
+  std::vector<Condition> expected{Condition{request.condition.label, request.condition.numbers}};
+  if (guide) guide->pass().expect(times, expected, request.modulation_bytes);
   const int64_t null_class = takes_guidance(m) ? m.num_classes : -1;
-  if (request.sampler.cfg_scale != 1) expected.push_back(without_label({}, null_class));
-  scene.pass().expect(diffusion::model_times(*process, request.sampler), expected, request.modulation_bytes);
+  if (!guide && request.sampler.cfg_scale != 1) expected.push_back(without_label({}, null_class));
+  scene.pass().expect(times, expected, request.modulation_bytes);
 
   const auto draw = [&](uint64_t number, float* out) {
     std::vector<RandomKey> rows;
@@ -191,7 +206,11 @@ std::vector<float> generate_scene(ops::Context& ctx, nn::Model& model, const dif
   draw(0, z.data());
   diffusion::sample_loop(
       *process, request.sampler, shape, std::ref(scene),
-      {.n = 1, .z = z.data(), .conditions = &request.condition, .null_class = null_class},
+      {.n = 1,
+       .z = z.data(),
+       .conditions = &request.condition,
+       .null_class = null_class,
+       .guide = guide ? &call_guide : nullptr},
       [&](int64_t step, int64_t, float* out) { draw(uint64_t(step) + 1, out); },
       [&](int64_t step, int64_t num_steps, const float*) {
         if (progress) progress(double(step + 1) / double(num_steps));

@@ -93,5 +93,22 @@ TEST_CASE("scenes do not depend on tiles at once nor workers, and follow image, 
   CHECK(differs([](auto& r) { r.condition.image[40] += 1; }));
   CHECK(differs([](auto& r) { r.condition.label = 4; }));
   CHECK(differs([](auto& r) { r.sampler.cfg_scale = 3; }));
+
+  // Guided away from another model, from itself, which is no guidance, and from itself with fewer tokens.
+  const auto guide = test::random_model(sizes(), 9);
+  eval::SceneRequest guided = request;
+  guided.guide = guide.get();
+  CHECK(draw(*model, guided) == scene);  // scale 1
+  guided.sampler.cfg_scale = 2;
+  const std::vector<float> away = draw(*model, guided);
+  CHECK(away != scene);
+  guided.guide = model.get();
+  const std::vector<float> from_itself = draw(*model, guided);
+  for (size_t i = 0; i < scene.size(); ++i) CHECK(from_itself[i] == Approx(scene[i]).margin(1e-4));
+  guided.guide = nullptr, guided.guide_routes = {{0.5, 0, 0}};
+  const std::vector<float> routed = draw(*model, guided);
+  CHECK((routed != scene && routed != away));
+  guided.batch = 3;
+  CHECK(draw(*model, guided, 3) == routed);
   CHECK_THROWS_WITH(draw(*model, request_of(15, 40)), Catch::Contains("smaller than the model's input"));
 }

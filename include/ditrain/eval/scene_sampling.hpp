@@ -32,6 +32,8 @@ struct SceneRequest {
   Condition condition = {};       ///< its image [condition channels, height, width]; label and numbers of all tiles
   int64_t batch = kDefaultBatch;  ///< tiles at once, >= 1
   size_t modulation_bytes = kModulationBytes;
+  nn::Model* guide = nullptr;  ///< and guide_routes: as in GenerateRequest; routes are drawn per tile
+  nn::Routes guide_routes = {};
 };
 
 /// Draws one scene with the weights that the model's parameters are bound to.
