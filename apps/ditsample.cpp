@@ -352,8 +352,8 @@ class Decoder {
   void check_scene(const Job& job, const config::Config& config, const dist::Communicator& comm) const {
     nn::Model model(config.model);
     const size_t models = job.guide.empty() ? 1 : 2;  // a guide is taken to be as large
-    const size_t fixed = models * (size_t(model.parameters().arena_size()) * sizeof(float) +
-                                   eval::generate_bytes(model, config.diffusion, job.sampler, job.batch)),
+    const size_t fixed = models * size_t(model.parameters().arena_size()) * sizeof(float) +
+                         eval::generate_bytes(model, config.diffusion, job.sampler, job.batch, !job.guide.empty()),
                  pixel = eval::bytes_per_scene_pixel(config.model, job.sampler);
     const auto ranks = size_t(comm.local_size());
     const size_t limit = platform::memory_limit(int(ranks), "", /*uses_explicit=*/false).bytes / ranks;

@@ -145,7 +145,7 @@ void expect_finite(const std::vector<float>& images, int64_t n, int64_t first, c
 }
 
 size_t generate_bytes(nn::Model& model, const diffusion::Config& config, const diffusion::SamplerConfig& sampler,
-                      int64_t batch) {
+                      int64_t batch, bool has_guide) {
   const auto process = diffusion::make_process(config, model.config().learn_sigma);
   const auto steps = int64_t(diffusion::model_times(*process, sampler).size());
   const int64_t twice = sampler.cfg_scale != 1 ? 2 : 1;
@@ -156,8 +156,10 @@ size_t generate_bytes(nn::Model& model, const diffusion::Config& config, const d
   const size_t bytes = pass.tape().temporary_bytes() + given;
   if (!model.has_modulations()) return bytes;
   const int64_t columns = m.metadata.empty() ? std::min(batch, std::max<int64_t>(1, m.num_classes)) : batch;
-  const int64_t labels = columns + twice - 1;
-  return bytes + StepModulations::table_bytes(model, steps, labels, kModulationBytes);
+  const auto table = [&](int64_t labels) {
+    return StepModulations::table_bytes(model, steps, labels, kModulationBytes);
+  };
+  return bytes + (has_guide && twice == 2 ? 2 * table(columns) : table(columns + twice - 1));
 }
 
 WeightsFrom::WeightsFrom(autograd::ParameterStore& parameters, const Tensor& arena) {

@@ -26,8 +26,8 @@ size_t sampling_bytes(nn::Model& model, const config::Config& config, int world_
     const int64_t images =
         std::max(config.sample.every_steps > 0 ? config.sample.num_images : 0, distances ? config.eval.fid_samples : 0);
     const int64_t mine = (images + world_size - 1) / world_size;
-    bytes =
-        eval::generate_bytes(model, config.diffusion, config::sampler_of(config), std::min(mine, eval::kDefaultBatch));
+    bytes = eval::generate_bytes(model, config.diffusion, config::sampler_of(config),
+                                 std::min(mine, eval::kDefaultBatch), !config.sample.guide.empty());
   }
   if (config.eval.every_steps > 0) {
     nn::ModelPass validation(model, eval::kDefaultBatch, Mode::kInference);

@@ -208,12 +208,14 @@ TEST_CASE("memory of sampling is known ahead, and grows with steps until the tab
   tiny.learn_sigma = false;
   const auto model = test::random_model(tiny);
   const diffusion::Config flow{.process = diffusion::named<diffusion::ProcessKind>("flow")};
-  const auto bytes = [&](const char* steps, double cfg_scale, int64_t batch) {
-    return eval::generate_bytes(*model, flow, {.spacing = steps, .cfg_scale = cfg_scale}, batch);
+  const auto bytes = [&](const char* steps, double cfg_scale, int64_t batch, bool has_guide = false) {
+    return eval::generate_bytes(*model, flow, {.spacing = steps, .cfg_scale = cfg_scale}, batch, has_guide);
   };
   const size_t pair = nn::ModulationTable(*model, 1).bytes();
   CHECK(bytes("20", 2, 4) - bytes("10", 2, 4) == 10 * 5 * pair);  // four labels and none
   CHECK(bytes("20", 2, 16) - bytes("10", 2, 16) == 10 * 9 * pair);
+  CHECK(bytes("20", 2, 4, true) - bytes("10", 2, 4, true) == 10 * 8 * pair);  // four labels of each model
+  CHECK(bytes("20", 1, 4, true) == bytes("20", 1, 4));
   CHECK(bytes("10", 2, 4) > 2 * bytes("10", 1, 4) - 10 * 4 * pair);
   CHECK(bytes("5000", 2, 16) - bytes("1", 2, 16) <= eval::kModulationBytes);
   CHECK(bytes("5000", 2, 16) - bytes("1", 2, 16) > eval::kModulationBytes - 2 * 9 * pair);

@@ -71,9 +71,10 @@ inline constexpr LikelyCause kDiverged{"the weights have probably diverged in tr
 /// Errors:   RunError with the number of such values, and the cause
 void expect_finite(const std::vector<float>& images, int64_t n, int64_t first, const LikelyCause& cause);
 
-/// The peak memory of generate() for `batch` images at once with any labels, without the images themselves.
+/// The peak memory of generate() for `batch` images at once with any labels, without the images themselves. A guide is
+/// taken to be as large as the model; its weights are not counted.
 size_t generate_bytes(nn::Model& model, const diffusion::Config& config, const diffusion::SamplerConfig& sampler,
-                      int64_t batch);
+                      int64_t batch, bool has_guide = false);
 
 /// While it lives, the parameters' values are views of `arena` (the EMA, say) instead of the store's own values.
 /// Nothing is copied; optimiser steps belong outside its life.
