@@ -130,7 +130,7 @@ void Dit::record(PassRecord& pass) const {
   Connect connect;
   auto& patch_embed = tape.record<PatchEmbed>(c, patch_embed_, stream);
   if (pass.options.want_input_gradient) patch_embed.want_input_gradient(tape);
-  pass.image = patch_embed.image, pass.dimage = patch_embed.dimage;
+  pass.image = patch_embed.image(), pass.dimage = patch_embed.dimage;
   connect = [&patch_embed](ActivationRef x) { patch_embed.set_output(std::move(x)); };
   pass.modulations =
       pass.options.given_modulations ? given_modulations(tape, stream.batch) : record_modulations(tape, stream);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ditrain/base/error.hpp"
 #include "ditrain/ops/embedding.hpp"
 
 namespace ditrain::nn {
@@ -42,11 +41,9 @@ PatchEmbed::PatchEmbed(autograd::Tape& tape, const ModelConfig& c, const PatchEm
     : Node("x_embedder", weights.in_arena()),
       patches_(c.patch_size, c.patch_overlap),
       weights_(weights),
-      stream_(stream) {
+      stream_(stream),
+      input_(tape, *this, c, stream) {
   const int64_t B = stream.batch, T = c.tokens(), K = c.patch_side(), channels = c.in_channels + c.condition_channels;
-  image = tape.keep(*this, "image", {B, c.in_channels, c.input_height, c.input_width});
-  if (c.condition_channels > 0)
-    given_ = tape.keep(*this, "image_and_condition", {B, channels, c.input_height, c.input_width});
   if (c.patch_overlap > 0) rows_ = tape.temporary("patches", {B, T, channels * K * K});
   if (c.patch_bottleneck == 0) return;
   narrow_BTN_ = tape.keep(*this, "bottleneck", {B, T, c.patch_bottleneck});
@@ -54,25 +51,10 @@ PatchEmbed::PatchEmbed(autograd::Tape& tape, const ModelConfig& c, const PatchEm
 }
 
 void PatchEmbed::want_input_gradient(autograd::Tape& tape) {
-  const Shape& s = given_ != nullptr ? given_->shape : image->shape;
+  const Shape& s = input_.shape();
   const int64_t P = patches_.size, K = patches_.side();
   dimage = tape.temporary("dimage", s);
   drows_ = tape.temporary("dpatches", {s[0], s[2] / P * (s[3] / P), s[1] * K * K});
-}
-
-const Tensor& PatchEmbed::input(ops::Context& ctx) {
-  if (given_ == nullptr) return image->tensor;
-  const int64_t own = num_elements(image->shape) / image->shape[0], all = num_elements(given_->shape) / image->shape[0];
-  const Pin<float> from(image->tensor, Access::kRead), to(given_->tensor);
-  ctx.for_range(image->shape[0], 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
-    for (int64_t b = begin; b < end; ++b) {
-      const std::vector<float>& condition = stream_.inputs->conditions[size_t(b)].image;
-      DITRAIN_CHECK(int64_t(condition.size()) == all - own, "a condition with the image that the model takes");
-      std::copy_n(from + b * own, own, to + b * all);
-      std::copy_n(condition.data(), all - own, to + b * all + own);
-    }
-  });
-  return given_->tensor;
 }
 
 ops::LinearInput PatchEmbed::gather(ops::Context& ctx, const Tensor& images) const {
@@ -83,7 +65,7 @@ ops::LinearInput PatchEmbed::gather(ops::Context& ctx, const Tensor& images) con
 
 void PatchEmbed::forward(ops::Context& ctx) {
   const Tensor& x = x_BTC_->tensor;
-  weights_.proj.forward(ctx, gather(ctx, input(ctx)), narrow_BTN_ != nullptr ? narrow_BTN_->tensor : x);
+  weights_.proj.forward(ctx, gather(ctx, input_.join(ctx)), narrow_BTN_ != nullptr ? narrow_BTN_->tensor : x);
   if (narrow_BTN_ != nullptr) weights_.widen.forward(ctx, narrow_BTN_->tensor, x);
   if (weights_.pos_embed != nullptr) ops::add_position(ctx, weights_.pos_embed->value, x);
 }
@@ -95,7 +77,7 @@ void PatchEmbed::backward(ops::Context& ctx, Gradients gradients) {
     weights_.widen.backward_data(ctx, dy, dnarrow_BTN_->tensor);
     dy = dnarrow_BTN_->tensor;
   }
-  weights_.proj.backward_weight(ctx, gather(ctx, given_ != nullptr ? given_->tensor : image->tensor), dy, gradients);
+  weights_.proj.backward_weight(ctx, gather(ctx, input_.images()), dy, gradients);
   if (dimage == nullptr) return;
   weights_.proj.backward_data(ctx, dy, drows_->tensor);
   ops::patchify_backward(ctx, drows_->tensor, patches_, dimage->tensor);

@@ -12,6 +12,7 @@
 #include <cmath>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/nn/image_input.hpp"
 #include "ditrain/ops/attention.hpp"
 #include "ditrain/ops/conv3x3.hpp"
 #include "ditrain/ops/embedding.hpp"
@@ -90,7 +91,7 @@ class AffineNorm {
 
 struct TokenWeights {
   Parameter* pos_embed;            // [1, T, C]
-  LinearWeights proj;              // patch_embed.proj [C, in, P, P]
+  LinearWeights proj;              // patch_embed.proj [C, in + condition channels, P, P]
   Parameter* label_emb = nullptr;  // [classes + 1, C]; null: no labels
   std::vector<Parameter*> in_arena() const {
     std::vector<Parameter*> all{pos_embed, proj.w, proj.b};
@@ -100,15 +101,16 @@ struct TokenWeights {
 };
 TokenWeights declare_tokens(const Declarations& model, const ModelConfig& c) {
   const ParameterGroup group = ParameterGroup::kEmbedding;
-  const int64_t C = c.hidden_size, inputs = c.in_channels * c.patch_size * c.patch_size;
+  const int64_t C = c.hidden_size, channels = c.in_channels + c.condition_channels;
   TokenWeights w;
   w.pos_embed = model.parameter({.name = "pos_embed",
                                  .full_shape = {1, all_tokens(c), C},
                                  .initial = Initial::normal(kDeviation),
                                  .group = group});
-  const Initial like_conv = Initial::uniform(1 / std::sqrt(double(inputs)));  // torch.nn.Conv2d, weight and bias
+  const Initial like_conv = Initial::uniform(
+      1 / std::sqrt(double(channels * c.patch_size * c.patch_size)));  // torch.nn.Conv2d, weight and bias
   w.proj = model.linear({.name = "patch_embed.proj",
-                         .weight = {C, c.in_channels, c.patch_size, c.patch_size},
+                         .weight = {C, channels, c.patch_size, c.patch_size},
                          .initial = like_conv,
                          .group = group,
                          .initial_bias = like_conv});
@@ -123,20 +125,23 @@ TokenWeights declare_tokens(const Declarations& model, const ModelConfig& c) {
 class TokenEmbed final : public autograd::Node {
  public:
   TokenEmbed(autograd::Tape& tape, const ModelConfig& c, const TokenWeights& weights, const PassRecord& pass)
-      : Node("tokens", weights.in_arena()), patch_(c.patch_size), weights_(weights), stream_(pass.stream) {
+      : Node("tokens", weights.in_arena()),
+        patch_(c.patch_size),
+        weights_(weights),
+        stream_(pass.stream),
+        input_(tape, *this, c, pass.stream) {
     const int64_t B = stream_.batch, C = c.hidden_size, L = c.tokens();
-    image = tape.keep(*this, "image", {B, c.in_channels, c.input_height, c.input_width});
     patches_ = tape.temporary("patches", {B, L, C});
     time_ = tape.temporary("time_token", {B, C});
     if (weights_.label_emb != nullptr) label_ = tape.temporary("label_token", {B, C});
     if (!pass.options.want_input_gradient) return;
-    dimage = tape.temporary("dimage", image->shape);
-    dpixels_ = tape.temporary("dpixels", {B, L, c.in_channels * patch_ * patch_});
+    dimage = tape.temporary("dimage", input_.shape());
+    dpixels_ = tape.temporary("dpixels", {B, L, input_.shape()[1] * patch_ * patch_});
   }
   void set_output(ActivationRef x_BTC) { x_BTC_ = std::move(x_BTC); }
 
   void forward(ops::Context& ctx) override {
-    weights_.proj.forward(ctx, ops::LinearInput::patches(image->tensor, patch_), patches_->tensor);
+    weights_.proj.forward(ctx, ops::LinearInput::patches(input_.join(ctx), patch_), patches_->tensor);
     ops::timestep_embedding(ctx, stream_.inputs->t, time_->tensor);
     if (label_ != nullptr) ops::embedding_forward(ctx, weights_.label_emb->value, labels(), label_->tensor);
     ops::join_tokens(ctx, extras(time_->tensor), patches_->tensor, weights_.pos_embed->value, x_BTC_->tensor);
@@ -150,13 +155,14 @@ class TokenEmbed final : public autograd::Node {
       if (gradients == Gradients::kOverwrite) ops::zero(ctx, dtable);  // most rows get nothing
       ops::embedding_backward(ctx, labels(), label_->tensor, dtable);
     }
-    weights_.proj.backward_weight(ctx, ops::LinearInput::patches(image->tensor, patch_), patches_->tensor, gradients);
+    weights_.proj.backward_weight(ctx, ops::LinearInput::patches(input_.images(), patch_), patches_->tensor, gradients);
     if (dimage == nullptr) return;
     weights_.proj.backward_data(ctx, patches_->tensor, dpixels_->tensor);
     ops::patchify_backward(ctx, dpixels_->tensor, patch_, dimage->tensor);
   }
 
-  ActivationRef image, dimage;
+  const ActivationRef& image() const { return input_.noisy; }
+  ActivationRef dimage;
 
  private:
   std::vector<int64_t> labels() const {
@@ -172,6 +178,7 @@ class TokenEmbed final : public autograd::Node {
   int64_t patch_;
   TokenWeights weights_;
   TokenStream stream_;
+  ImageInput input_;
   ActivationRef patches_, time_, label_, x_BTC_;  // of patches and label also the gradients
   ActivationRef dpixels_;
 };
@@ -517,7 +524,7 @@ class Uvit final : public Network {
     const Shape BTC{pass.stream.batch, all_tokens(config_), config_.hidden_size};
     if (training) pass.stream.dx_BTC = tape.temporary("dx", BTC);
     auto& embed = tape.record<TokenEmbed>(config_, tokens_, pass);
-    pass.image = embed.image, pass.dimage = embed.dimage;
+    pass.image = embed.image(), pass.dimage = embed.dimage;
     // A node's output is the input that the next node keeps.
     std::function<void(ActivationRef)> connect = [&embed](ActivationRef x) { embed.set_output(std::move(x)); };
     struct Skip {
@@ -583,7 +590,6 @@ void check_uvit(const ModelConfig& c) {
   none(c.patch_overlap == 0, "model.patch_overlap", std::to_string(c.patch_overlap),
        "0: its last layer is a convolution over borders of patches");
   none(c.patch_bottleneck == 0, "model.patch_bottleneck", std::to_string(c.patch_bottleneck), "0");
-  none(c.condition_channels == 0, "data.condition", std::to_string(c.condition_channels) + " channels", "none");
   none(c.metadata.empty(), "model.metadata", std::to_string(c.metadata.size()) + " numbers", "none");
   none(c.norm == Norm::kLayer, "model.norm", word_of(c.norm), "layer");
   none(c.mlp == Mlp::kGelu, "model.mlp", word_of(c.mlp), "gelu");

@@ -135,6 +135,63 @@ TEST_CASE("a U-ViT gives the same bits for any team, cut and recomputation, and 
   CHECK(to_vector(inference.pass.out()) == to_vector(one.pass.out()));
 }
 
+TEST_CASE("a U-ViT embeds channels of a condition beside the image and does not predict them") {
+  nn::ModelConfig given = tiny(), all = tiny();
+  given.in_channels = 2, given.condition_channels = 1;
+  struct Side {
+    explicit Side(const nn::ModelConfig& c) : model(c), team({}), ctx(team), pass(model, 2, Mode::kTraining) {
+      model.parameters().allocate(ParameterStore::For::kTraining);
+      nn::initialise(model, 3);
+      pass.allocate();
+      pass.t() = {100, 700};
+      for (size_t b = 0; b < 2; ++b) pass.conditions()[b].label = int64_t(b);
+    }
+    nn::Model model;
+    parallel::Team team;
+    ops::Context ctx;
+    nn::ModelPass pass;
+  } some(given), whole(all);
+  // The same weights; what the model of all channels predicts for the third one is zero and touches no other.
+  for (autograd::Parameter* p : some.model.parameters().state_dict()) {
+    autograd::Parameter& to = whole.model.parameters().find(p->name);
+    if (p->value.shape() == to.value.shape()) {
+      copy(p->value, to.value);
+      continue;
+    }
+    ditrain::fill_zero(to.value);
+    const Pin<float> from(p->value), rows(to.value);
+    const bool conv = p->name.starts_with("final_layer"), bias = p->value.shape().size() == 1;
+    const int64_t width = conv || bias ? 1 : p->value.dim(1), places = conv ? 1 : p->value.dim(0) / 2;
+    for (int64_t k = 0; k < places; ++k)
+      for (int64_t c = 0; c < 2; ++c)
+        if (conv && !bias)
+          for (int64_t i = 0; i < 2 * 9; ++i) rows[c * 27 + i] = from[c * 18 + i];
+        else
+          std::copy_n(from + (k * 2 + c) * width, width, rows + (k * 3 + c) * width);
+  }
+  const Tensor condition = random_tensor({2, 1, 8, 8}, 7), image = random_tensor({2, 2, 8, 8}, 6),
+               dout = random_tensor({2, 2, 8, 8}, 8);
+  copy(image, some.pass.image()), copy(dout, some.pass.dout());
+  ditrain::fill_zero(whole.pass.dout());
+  for (int64_t b = 0; b < 2; ++b) {
+    const Pin<float> two(image), third(condition), three(whole.pass.image()), d(dout), dall(whole.pass.dout());
+    std::copy_n(two + b * 128, 128, three + b * 192);
+    std::copy_n(third + b * 64, 64, three + b * 192 + 128);
+    std::copy_n(d + b * 128, 128, dall + b * 192);
+    some.pass.conditions()[size_t(b)].image.assign(third + b * 64, third + (b + 1) * 64);
+  }
+  some.pass.forward(some.ctx), whole.pass.forward(whole.ctx);
+  const std::vector<float> got = to_vector(some.pass.out()), want = to_vector(whole.pass.out());
+  for (size_t i = 0; i < got.size(); ++i) CHECK(got[i] == Approx(want[i + i / 128 * 64]).margin(1e-6));
+  some.pass.backward(some.ctx, autograd::Gradients::kOverwrite);
+  whole.pass.backward(whole.ctx, autograd::Gradients::kOverwrite);
+  const char* weight = "patch_embed.proj.weight";
+  CHECK(compare(values_of(some.model.parameters().find(weight).grad),
+                values_of(whole.model.parameters().find(weight).grad), 1e-5));
+  some.pass.conditions()[1].image.clear();
+  CHECK_THROWS_AS(some.pass.forward(some.ctx), LogicFault);
+}
+
 TEST_CASE("a U-ViT in bf16 differs by roundings") {
   Rig rig({.want_input_gradient = true, .precision = DType::kBF16});
   rig.run();
@@ -240,7 +297,7 @@ TEST_CASE("settings that a U-ViT does not have are refused") {
   CHECK_THAT(refusal([](auto& c) { c.patch_overlap = 1; }),
              Contains("model.patch_overlap of a U-ViT; got 1, expected 0"));
   CHECK_THAT(refusal([](auto& c) { c.patch_bottleneck = 8; }), Contains("model.patch_bottleneck of a U-ViT; got 8"));
-  CHECK_THAT(refusal([](auto& c) { c.condition_channels = 2; }), Contains("data.condition of a U-ViT; got 2 channels"));
+  CHECK_THAT(refusal([](auto& c) { c.metadata = {"month"}; }), Contains("model.metadata of a U-ViT; got 1 numbers"));
   CHECK_THAT(refusal([](auto& c) { c.name = "DiT-S/2"; }),
              Contains("U-ViT-{S,S-Deep,M,L,H}/{2,4} or custom") && Contains("model.kind: dit, which has this name"));
   CHECK_THAT(refusal([](auto& c) { c.name = "U-ViT-S2"; }), Contains("U-ViT-S/2"));

@@ -2,7 +2,7 @@
 // linear maps over a bottleneck (JiT's BottleneckPatchEmbed, arXiv 2511.13720, with its names: the first has no bias),
 // and patches that overlap (config.patch_overlap; the way out is in nn/final_layer.hpp).
 #pragma once
-#include "ditrain/nn/declarations.hpp"
+#include "ditrain/nn/image_input.hpp"
 #include "ditrain/ops/embedding.hpp"
 
 namespace ditrain::nn {
@@ -31,20 +31,18 @@ class PatchEmbed final : public autograd::Node {
   void forward(ops::Context& ctx) override;
   void backward(ops::Context& ctx, Gradients gradients) override;
 
-  ActivationRef image;  ///< input [B, in, H, W], written by the caller, read by forward and by backward
+  const ActivationRef& image() const { return input_.noisy; }
   /// Its gradient (with condition channels: of both), written by backward if `want_input_gradient` was called.
   ActivationRef dimage;
   void want_input_gradient(autograd::Tape& tape);
 
  private:
-  /// What is embedded: the image, with channels of the condition behind its own.
-  const Tensor& input(ops::Context& ctx);
   ops::LinearInput gather(ops::Context& ctx, const Tensor& images) const;
 
   ops::Patches patches_;
   PatchEmbedWeights weights_;
   TokenStream stream_;
-  ActivationRef given_;                     // [B, in + condition channels, H, W]; null: no such channels
+  ImageInput input_;
   ActivationRef rows_, drows_;              // [B, T, channels K K]; rows_: of patches that overlap
   ActivationRef narrow_BTN_, dnarrow_BTN_;  // of a bottleneck
   ActivationRef x_BTC_;
