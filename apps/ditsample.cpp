@@ -351,7 +351,8 @@ class Decoder {
   /// The whole scene is in memory.
   void check_scene(const Job& job, const config::Config& config, const dist::Communicator& comm) const {
     nn::Model model(config.model);
-    const size_t models = job.guide.empty() ? 1 : 2;  // a guide is taken to be as large
+    // A guide is taken to be as large, but for the model itself with its routes.
+    const size_t models = job.guide.empty() || job.guide == config::kRoutedGuide ? 1 : 2;
     const size_t fixed = models * size_t(model.parameters().arena_size()) * sizeof(float) +
                          eval::generate_bytes(model, config.diffusion, job.sampler, job.batch, !job.guide.empty()),
                  pixel = eval::bytes_per_scene_pixel(config.model, job.sampler);
@@ -360,7 +361,8 @@ class Decoder {
     const size_t left = limit - std::min(limit, fixed + plan::kProgramBytes);
     const auto side = int64_t(std::sqrt(double(left) / double(pixel)));
     plan::check_memory(fixed + size_t(output_.pixels()) * pixel, int(ranks),
-                       fmt::format("the model and a scene of {} x {}", output_.height, output_.width),
+                       fmt::format("the model{} and a scene of {} x {}", models == 2 ? ", its guide" : "",
+                                   output_.height, output_.width),
                        side < std::max(config.model.input_height, config.model.input_width)
                            ? "fewer ranks per node, or a smaller --batch"
                            : fmt::format("a scene of at most {0} x {0}, such as gdal_translate -srcwin 0 0 {0} {0} {1} "

@@ -3,7 +3,7 @@
 # some rates of the link, with overlap and without. Compute times are those of steps without a link, which ditbench comm
 # makes in turns with the others, so that a machine that others use slows down both.
 #   scripts/check_scale.sh [RANKS]         default: 2
-#   LIMIT=0.1                              ends with 1 if a prediction is off by more (a machine that others use often is)
+#   LIMIT=0.1                              ends with 1 if a prediction is off by more (on a machine that others use, predictions often are)
 #   GBITS="0.05 0.2 1" REPEATS=5 BATCH=1 LATENCY_US=50 BIN=build/release/bin HIDDEN=192 DEPTH=6
 # A link is between ranks here, so each counts as a node of one die. Columns: seconds of a step without sums; what sums
 # in memory cost without a link (as a factor, measured); predicted and real seconds with the link.

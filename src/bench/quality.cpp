@@ -151,7 +151,7 @@ class QualityMeterOfRecipes {
   std::string path(const std::string& name) const { return bench_.out + "/" + name; }
   std::string run_folder(const Recipe& r, int64_t seed) const { return path(fmt::format("{}/seed_{}", r.name, seed)); }
   std::string grid_file(const Recipe& r, bool guided) const {
-    return path(r.name + (guided ? "/grid_guided.png" : "/grid.png"));
+    return path(fmt::format("{}/grid_of_seed_{}{}.png", r.name, bench_.first_seed, guided ? "_guided" : ""));
   }
   bool guides(const Recipe& r) const { return config::sampler_of(r.config).cfg_scale != 1; }
   void train(const config::Config& config, const std::string& folder);
@@ -271,26 +271,35 @@ void QualityMeterOfRecipes::train(const config::Config& config, const std::strin
                                       said.substr(said.size() - std::min(said.size(), kLastWords)))});
 }
 
-// CPU time per step of each recipe, from short runs in turns, once for a folder: what the machine does later, or
-// another machine that goes on with the folder, changes neither marks nor minutes.
+// CPU time per step of each recipe, from short runs in turns with the first recipe's, once for a folder: what the
+// machine does later, or another machine that goes on with the folder, changes neither marks nor minutes.
 void QualityMeterOfRecipes::calibrate() {
-  std::map<std::string, std::vector<double>> seconds;
   Json& known = setup_["cpu_seconds_per_step"];
+  std::vector<const Recipe*> turns;
+  for (const Recipe& r : recipes_)
+    if (!known.contains(r.name)) turns.push_back(&r);
+  const Recipe& reference = recipes_.front();
+  const bool has_reference = known.contains(reference.name);
+  if (!turns.empty() && has_reference) turns.insert(turns.begin(), &reference);
+  std::map<std::string, std::vector<double>> medians;  // of each round
   for (int round = 0; round < (bench_.quick ? 1 : kCalibrationRounds); ++round)
-    for (const Recipe& r : recipes_) {
-      if (known.contains(r.name)) continue;
-      config::Config c = r.config;
+    for (const Recipe* r : turns) {
+      config::Config c = r->config;
       c.train.steps = bench_.quick ? 3 : kCalibrationSteps;
       c.optimizer.warmup_steps = 0;
-      const std::string folder = path(fmt::format("calibration/{}_{}", r.name, round + 1));
+      const std::string folder = path(fmt::format("calibration/{}_{}_of_{}", r->name, round + 1, turns.size()));
       train(c, folder);
-      const std::vector<double> all = cpu_seconds(folder, c.train.steps);
-      auto& kept = seconds[r.name];
-      kept.insert(kept.end(), all.begin() + std::ptrdiff_t(all.size() / 3),
-                  all.end());  // after first touches of memory
+      std::vector<double> seconds = cpu_seconds(folder, c.train.steps);
+      seconds.erase(seconds.begin(), seconds.begin() + std::ptrdiff_t(seconds.size() / 3));  // first touches of memory
+      medians[r->name].push_back(quantile(seconds, 0.5));
     }
-  for (const auto& [name, all] : seconds) known[name] = quantile(all, 0.5);
-  if (!seconds.empty()) write_setup(setup_);
+  // What comes to a folder is measured beside the reference, as a factor of which it joins.
+  const double now = has_reference && !turns.empty()
+                         ? known[reference.name].get<double>() / quantile(medians[reference.name], 0.5)
+                         : 1;
+  for (const auto& [name, of_rounds] : medians)
+    if (!known.contains(name)) known[name] = now * quantile(of_rounds, 0.5);
+  if (!turns.empty()) write_setup(setup_);
   for (Recipe& r : recipes_) {
     r.cpu_minutes_per_step = known[r.name].get<double>() / 60;
     for (size_t k = 0; k < bench_.minutes.size(); ++k) {
@@ -315,8 +324,10 @@ void QualityMeterOfRecipes::read_results() {
     const auto recipe =
         std::find_if(recipes_.begin(), recipes_.end(), [&](const Recipe& r) { return line.at("recipe") == r.name; });
     if (recipe == recipes_.end()) continue;
-    results_[{line.at("guided").get<bool>(), size_t(recipe - recipes_.begin()), line.at("mark").get<size_t>(),
-              line.at("seed").get<int64_t>()}] = {line.at("cpu_minutes").get<double>(), values_of(line.at("values"))};
+    const auto mark = line.at("mark").get<size_t>();
+    if (mark >= recipe->steps.size() || line.at("steps") != recipe->steps[mark]) continue;  // by another calibration
+    results_[{line.at("guided").get<bool>(), size_t(recipe - recipes_.begin()), mark, line.at("seed").get<int64_t>()}] =
+        {double(recipe->steps[mark]) * recipe->cpu_minutes_per_step, values_of(line.at("values"))};
   }
 }
 

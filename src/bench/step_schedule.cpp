@@ -67,7 +67,7 @@ Recording read_recording(const std::string& folder) {
                       .what = "--recording: " + folder + " is the run of another build, whose times may be others",
                       .got = build.empty() ? "none in status.json" : build,
                       .expected = config::build_name(),
-                      .hint = "record anew: ditrain --config " + config + " --out with a new folder"});
+                      .hint = "record anew: ditrain --config " + config + " --out NEW_FOLDER"});
   Recording recording{.config = config::load_config(config)};
   std::vector<double> step_s, work_s, backward_s, update_s, waiting_s;
   files::read_lines(metrics, [&](const std::string& line) {
@@ -113,7 +113,7 @@ StepSchedule schedule_of(const plan::RunPlan& plan, const ComputeTimes& times, c
   const config::Config& c = plan.config;
   const plan::GradientPlan& gradients = plan.gradients;
   const double tensor_s = plan::tensor_sums_s(plan, cluster),
-               in_backward = double(plan.micro_batch) / double(plan.samples) / 2;  // of those sums
+               in_backward = plan::share_of_backward_sums(c) * double(plan.micro_batch) / double(plan.samples);
   StepSchedule s{.compute_s = times.compute_s + tensor_s,
                  .tensor_s = tensor_s,
                  .rest_s = times.rest_s,

@@ -31,7 +31,8 @@ struct Recording {
   ComputeTimes times = {};
   double step_s = 0;
 };
-/// Medians over the steps but the first. Errors: InputError for a folder without config or without two steps
+/// Medians over the steps but the first.
+/// Errors:   InputError for a folder without config or without two steps, and for the run of another build
 Recording read_recording(const std::string& folder);
 /// Errors:   InputError naming the first key in which `wanted` differs from the recorded config, outside of section
 ///           dist, which a simulation may change

@@ -185,6 +185,11 @@ double tensor_sums_s(const RunPlan& plan, const Platform& platform) {
          NetworkTime(platform, 1).node_sum_s(bytes, config::tensor_ranks(plan.config));
 }
 
+double share_of_backward_sums(const config::Config& config) {
+  const double again = share_of_recomputed_blocks(config);
+  return (1 + again) / (2 + again);
+}
+
 Timeline timeline_of(const StepTimes& times) {
   Timeline line;
   Queue queue;

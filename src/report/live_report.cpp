@@ -41,7 +41,9 @@ std::vector<std::pair<std::string, double>> scalars_of(const nlohmann::json& lin
 LiveReport::LiveReport(LiveOptions options)
     : options_(std::move(options)),
       files_(options_.folder),
-      status_{.step = options_.first_step, .steps = options_.steps, .build = options_.build},
+      status_{.step = options_.first_step,
+              .steps = options_.steps,
+              .build = options_.first_step > 0 ? builds_with(options_.folder, options_.build) : options_.build},
       status_pace_(now_s() + kStatusEvery_s, kStatusEvery_s, kStatusShare),
       numbers_pace_(now_s() + kStatusEvery_s, kStatusEvery_s, kNumbersShare),
       page_pace_(now_s() + kFirstPage_s, kPageEvery_s, kPageShare) {

@@ -80,6 +80,14 @@ std::optional<Status> read_status(const std::string& folder, double now_s) try {
   return std::nullopt;
 }
 
+std::string builds_with(const std::string& folder, const std::string& build) try {
+  const std::string before = files::read_json_object(folder + "/status.json").value("build", "");
+  if (before.empty()) return "unknown, " + build;
+  return before == build || before.ends_with(", " + build) ? before : before + ", " + build;
+} catch (const std::exception&) {
+  return "unknown, " + build;
+}
+
 std::string to_prometheus(const Status& s, const LastStep& last, const std::string& run) {
   const std::string name = label(run);
   std::string text;

@@ -351,7 +351,7 @@ TileResult make_tiles(const TileJob& job, const std::function<void(const TilePro
         in_flight[size_t(i) % in_flight.size()] = cut(job, pieces[size_t(i)], i, readers.local());
         return i;
       }) & tbb::make_filter<int64_t, void>(tbb::filter_mode::serial_in_order, [&](int64_t i) {
-        CutPiece& piece = in_flight[size_t(i) % in_flight.size()];
+        CutPiece piece = std::move(in_flight[size_t(i) % in_flight.size()]);
         so_far.source_bytes += piece.source_bytes;
         writer.add(std::move(piece));
         ++so_far.pieces, so_far.tiles = writer.new_tiles(), so_far.dropped = writer.new_dropped();

@@ -13,6 +13,7 @@
 #include "ditrain/bench/step.hpp"
 #include "ditrain/config/agreement.hpp"
 #include "ditrain/dist/link_model.hpp"
+#include "ditrain/plan/step_timeline.hpp"
 #include "ditrain/report/status.hpp"
 #include "support/skip.hpp"
 
@@ -178,9 +179,9 @@ TEST_CASE("scale: buckets of a plan leave in backward, and the adaLN factors of 
 
 TEST_CASE("scale: ranks of a strategy, and what they have to do") {
   const plan::Platform c = cluster(2, 4);
-  const auto planned = [&](config::Strategy strategy) {
+  const auto planned = [&](config::Strategy strategy, nn::Recompute recompute = nn::Recompute::kSelective) {
     config::Config config = step_config({.model = "S"}, 64);
-    config.parallel.strategy = strategy;
+    config.parallel.strategy = strategy, config.train.recompute = recompute;
     return plan_on_cluster(config, c);
   };
   const plan::RunPlan cftp = planned(config::Strategy::kCftp), dp = planned(config::Strategy::kDp),
@@ -195,6 +196,10 @@ TEST_CASE("scale: ranks of a strategy, and what they have to do") {
     return schedule_of(plan, expected_times(plan, c), c, Way::kTwoLevel).tensor_s;
   };
   CHECK((tensor_s(cftp) == 0 && tensor_s(dp) == 0 && tensor_s(dp_tp) > 0));
+  const plan::RunPlan again = planned(config::Strategy::kDpTp, nn::Recompute::kBlock);
+  CHECK(tensor_s(again) == Approx(1.5 * tensor_s(dp_tp)));
+  CHECK(plan::share_of_backward_sums(dp_tp.config) == 0.5);
+  CHECK(plan::share_of_backward_sums(again.config) == Approx(2.0 / 3));
 }
 
 TEST_CASE("scale: rows, and what is refused") {

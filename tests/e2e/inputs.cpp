@@ -62,22 +62,22 @@ void write_band(const std::string& folder, const std::string& name, int metres) 
 
 void write_level_2a(const std::string& path) {
   if (!images::has_gdal()) return;
-  const std::string granule = path + "/S2A_MSIL2A_20200601.SAFE/GRANULE/L2A_T33UUP_A025/";
+  const std::string granule = path + "/S2A_MSIL2A_20220601_N0400.SAFE/GRANULE/L2A_T33UUP_A025/";
   const auto write_bands = [&](int metres, const std::vector<std::string>& names) {
     for (const std::string& name : names)
       write_band(granule + fmt::format("IMG_DATA/R{}m", metres),
-                 fmt::format("T33UUP_20200601_{}_{}m.jp2", name, metres), metres);
+                 fmt::format("T33UUP_20220601_{}_{}m.jp2", name, metres), metres);
   };
   write_bands(10, {"AOT", "B02", "B03", "B04", "B08", "TCI", "WVP"});
   write_bands(20, {"B01", "B02", "B03", "B04", "B05", "B06", "B07", "B8A", "B11", "B12", "SCL"});
   write_bands(60, {"B01", "B02", "B03", "B04", "B05", "B06", "B07", "B8A", "B09", "B11", "B12"});
   write_band(granule + "QI_DATA", "MSK_CLDPRB_20m.jp2", 20);
-  write_band(granule + "QI_DATA", "T33UUP_20200601_B02.jp2", 20);
+  write_band(granule + "QI_DATA", "T33UUP_20220601_B02.jp2", 20);
 }
 
 void write_level_1c(const std::string& path) {
   if (!images::has_gdal()) return;
-  const std::string granule = path + "/S2B_MSIL1C_20220601.SAFE/GRANULE/L1C_T33UUP_A027/";
+  const std::string granule = path + "/S2B_MSIL1C_20220601_N0400.SAFE/GRANULE/L1C_T33UUP_A027/";
   const auto write_bands = [&](int metres, const std::vector<std::string>& names) {
     for (const std::string& name : names)
       write_band(granule + "IMG_DATA", fmt::format("T33UUP_20220601T100031_{}.jp2", name), metres);

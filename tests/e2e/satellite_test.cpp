@@ -141,7 +141,7 @@ TEST_CASE("satellite: products of level 2A, as they are downloaded, become tiles
   const weights::SafetensorsFile tiles(scratch / "tiles/tiles_00000.safetensors");
   CHECK(nlohmann::json::parse(tiles.metadata().at("scale")) == std::vector<double>(12, 1e-4));
   CHECK(nlohmann::json::parse(tiles.metadata().at("offset")) == std::vector<double>(12, -0.1));
-  REQUIRE_EXIT(make_32(scratch / "products/S2A_MSIL2A_20200601.SAFE", "one", {"--nodata", "0"}), 0);
+  REQUIRE_EXIT(make_32(scratch / "products/S2A_MSIL2A_20220601_N0400.SAFE", "one", {"--nodata", "0"}), 0);
   const Result inspected = run(program("ditdata", {"inspect", scratch / "products"}));
   REQUIRE_EXIT(inspected, 0);
   CHECK_THAT(inspected.out, Contains("29 files (rasters)") && Contains(" 0 classes, "));  // no masks

@@ -27,6 +27,19 @@ TEST_CASE("a status is read as it was written") {
   CHECK(status->build == "1.2 (abc)");
 }
 
+TEST_CASE("a run that another build goes on with names both") {
+  const TemporaryFolder scratch;
+  CHECK(builds_with(scratch.path(), "1 (b)") == "unknown, 1 (b)");
+  const auto after = [&](const std::string& before) {
+    std::filesystem::remove(scratch / "status.json");
+    write(scratch / "status.json", to_json({.build = before}));
+    return builds_with(scratch.path(), "1 (b)");
+  };
+  CHECK(after("1 (b)") == "1 (b)");
+  CHECK(after("1 (a)") == "1 (a), 1 (b)");
+  CHECK(after("1 (a), 1 (b)") == "1 (a), 1 (b)");
+}
+
 TEST_CASE("a killed run has stopped without a word, a slow one runs") {
   const TemporaryFolder scratch;
   const double now = 10000;

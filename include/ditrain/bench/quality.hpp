@@ -24,17 +24,17 @@ struct QualityBench {
 /// samples with equal seeds and evaluations, without guidance and, where a recipe has another sample.cfg_scale than 1,
 /// with it (by labels, or by sample.guide), and measures them (quality_measures.hpp).
 /// A mark is a number of steps: its CPU minutes by the CPU seconds per step (user + system, without start, samples and
-/// validation) that short runs in turns with the others took, median of three, before anything else. With
-/// optimizer.schedule: constant the marks are checkpoints of one run; with wsd they are decaying branches of one
-/// trunk; with cosine each is a run of its own.
+/// validation) of short runs in turns, the median of three medians, before anything else; recipes that join a folder
+/// later are measured in turns with the first. With optimizer.schedule: constant the marks are checkpoints of one run;
+/// with wsd they are decaying branches of one trunk; with cosine each is a run of its own.
 /// data.hold_out, 0.2 unless set, keeps images from training.
 /// Rows      of `real images`, then per guidance, recipe and mark: cpu_minutes, steps, and each measure with its 95 %
 ///           bootstrap interval over the seeds; then per recipe against the reference: how many times the CPU time the
 ///           reference takes for the value that it has at its last mark, and in how many measures it takes more
 /// Files     OUT/quality.json (what is compared), OUT/results.jsonl, OUT/RECIPE/seed_N/... (runs), OUT/curves*.svg and
 ///           OUT/grid*.png (recipes side by side, first seed, last mark)
-/// A bench that was ended goes on when it is started again with the same --out, on any machine; more seeds and recipes
-/// come to those that are there.
+/// A bench that was ended goes on when it is started again with the same --out, also on another machine that has the
+/// folder and the data under the same paths; more seeds and recipes come to those that are there.
 /// Errors:   InputError for configs that cannot run, names that are there twice, an --out of another comparison, fewer
 ///           evaluations than a step takes, and without ditrain beside this program; RunError for a run that fails
 void bench_quality(Harness& harness, const QualityBench& bench);

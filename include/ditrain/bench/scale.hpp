@@ -73,7 +73,8 @@ struct ScaleBench {
 ///           parameters by the bandwidth of its dies; sums in a node by Platform::inside. A recording gives both as
 ///           measured (medians of its steps but the first) for the batch per rank that it had.
 /// Errors:   InputError for a platform with fewer nodes, dies that the model does not divide over, recordings of
-///           another config or without steps, a ring over more than kMostRingNodes, and in a build without SimGrid
+///           another build or config or without steps, a ring over more than kMostRingNodes, and in builds that lack
+///           SimGrid
 void bench_scale(Harness& harness, const ScaleBench& bench);
 
 }  // namespace ditrain::bench

@@ -47,6 +47,8 @@ std::vector<double> ready_shares(const RunPlan& plan);
 /// Seconds per step of the sums of activations over the ranks that share a replica: two per block in forward and two in
 /// backward, and again where forward runs again.
 double tensor_sums_s(const RunPlan& plan, const Platform& platform);
+/// Share of those sums that backward, with what it computes again, makes.
+double share_of_backward_sums(const config::Config& config);
 
 /// Where the time of a step on a cluster goes.
 struct ClusterStep {

@@ -25,7 +25,7 @@ struct Status {
   std::optional<double> eta_s = {};  ///< seconds that are left; none: not known, or over
   double heartbeat_s = 0;            ///< when this was written, in seconds since 1970 (UTC)
   std::string reason = {};           ///< why the run ended
-  std::string build = {};            ///< version and commit of the program
+  std::string build = {};            ///< version and commit of the programs that trained it, from the first one on
 };
 
 double unix_time_s();
@@ -35,6 +35,9 @@ std::string to_json(const Status& status);
 /// A run that says "running", whose heartbeat is old and whose lock is free, has vanished. Not for the process that
 /// holds the lock: it would lose it.
 std::optional<Status> read_status(const std::string& folder, double now_s);
+
+/// What status.json of a run that `build` goes on with says of its builds: those before, and this one.
+std::string builds_with(const std::string& folder, const std::string& build);
 
 /// The numbers that monitoring asks for, in the text format of Prometheus (without times, as node_exporter wants it).
 /// `loss`, `lr`, ... of the last step may be NaN. `run` names the run in the label of each.

@@ -28,8 +28,8 @@ struct NodeFacts {
 };
 
 /// Whom a node sends to and receives from in each round of measuring links: the next node or the one before, in turns,
-/// and with an odd number of nodes the last and the first one in a third round. Each node has two partners, so that a
-/// node is slow only if both of its links are. -1: nobody.
+/// and with an odd number of nodes the last and the first one in a third round. Each of three nodes or more has two
+/// partners, so that it is slow only if both of its links are (as they are between two slow nodes). -1: nobody.
 int link_rounds(int num_nodes);
 int link_partner(int node, int round, int num_nodes);
 
