@@ -197,7 +197,7 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
     REQUIRE_EXIT(other, 2);
     CHECK_THAT(other.err, Contains(text));
   };
-  refused(base, recipes + Args{"--evaluations", "20"}, "holds another comparison");
+  refused(quality(out, "1,3"), recipes, "holds another comparison");
   refused(base, recipes + Args{"--recipe", scratch / "decay.yaml"}, "two recipes of one name");
   refused(quality(scratch / "x", "2,1"), recipes, "--minutes do not rise");
   write_file(scratch / "other_data.yaml", "model: {num_classes: 0}\n");
