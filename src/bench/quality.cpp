@@ -280,6 +280,7 @@ void QualityMeterOfRecipes::calibrate() {
     if (!known.contains(r.name)) turns.push_back(&r);
   const Recipe& reference = recipes_.front();
   const bool has_reference = known.contains(reference.name);
+  if (!turns.empty()) fs::remove_all(path("calibration"));  // of recipes that came before, at another time
   if (!turns.empty() && has_reference) turns.insert(turns.begin(), &reference);
   std::map<std::string, std::vector<double>> medians;  // of each round
   for (int round = 0; round < (bench_.quick ? 1 : kCalibrationRounds); ++round)
@@ -287,7 +288,7 @@ void QualityMeterOfRecipes::calibrate() {
       config::Config c = r->config;
       c.train.steps = bench_.quick ? 3 : kCalibrationSteps;
       c.optimizer.warmup_steps = 0;
-      const std::string folder = path(fmt::format("calibration/{}_{}_of_{}", r->name, round + 1, turns.size()));
+      const std::string folder = path(fmt::format("calibration/{}_{}", r->name, round + 1));
       train(c, folder);
       std::vector<double> seconds = cpu_seconds(folder, c.train.steps);
       seconds.erase(seconds.begin(), seconds.begin() + std::ptrdiff_t(seconds.size() / 3));  // first touches of memory

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <ctime>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "ditrain/files/files.hpp"
@@ -81,10 +82,13 @@ std::optional<Status> read_status(const std::string& folder, double now_s) try {
 }
 
 std::string builds_with(const std::string& folder, const std::string& build) try {
-  const std::string before = files::read_json_object(folder + "/status.json").value("build", "");
+  std::error_code error;
+  const std::string metrics = folder + "/metrics.jsonl", status = folder + "/status.json";
+  if (!std::filesystem::exists(metrics, error) || std::filesystem::file_size(metrics, error) == 0) return build;
+  const std::string before = files::read_json_object(status).value("build", "");
   if (before.empty()) return "unknown, " + build;
-  return before == build || before.ends_with(", " + build) ? before : before + ", " + build;
-} catch (const std::exception&) {
+  return before.find(build) != before.npos ? before : before + ", " + build;
+} catch (const std::exception&) {  // no such file, or a damaged one
   return "unknown, " + build;
 }
 

@@ -209,6 +209,9 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
   REQUIRE_EXIT(run(program("ditbench", base + tiny + third)), 0);
   CHECK(read_file(out + "/results.jsonl").starts_with(results));
   CHECK(rows().at(1) == before.at(1));
+  CHECK(fs::exists(out + "/calibration/quickstart_1"));  // beside the reference alone
+  CHECK(fs::exists(out + "/calibration/flip_1"));
+  CHECK_FALSE(fs::exists(out + "/calibration/decay_1"));
   write_file(scratch / "decay.yaml", "optimizer: {schedule: wsd, decay_share: 0.25, warmup_steps: 0}\n");
   refused(base, third, "another recipe decay");
   write_file(scratch / "decay.yaml", "optimizer: {schedule: wsd, decay_share: 0.5, warmup_steps: 0}\n");

@@ -29,6 +29,10 @@ TEST_CASE("a status is read as it was written") {
 
 TEST_CASE("a run that another build goes on with names both") {
   const TemporaryFolder scratch;
+  CHECK(builds_with(scratch.path(), "1 (b)") == "1 (b)");  // a branch
+  write(scratch / "metrics.jsonl", "{}\n");
+  CHECK(builds_with(scratch.path(), "1 (b)") == "unknown, 1 (b)");
+  write(scratch / "status.json", "{\"build\": ");
   CHECK(builds_with(scratch.path(), "1 (b)") == "unknown, 1 (b)");
   const auto after = [&](const std::string& before) {
     std::filesystem::remove(scratch / "status.json");
@@ -38,6 +42,8 @@ TEST_CASE("a run that another build goes on with names both") {
   CHECK(after("1 (b)") == "1 (b)");
   CHECK(after("1 (a)") == "1 (a), 1 (b)");
   CHECK(after("1 (a), 1 (b)") == "1 (a), 1 (b)");
+  CHECK(after("1 (b), 1 (a)") == "1 (b), 1 (a)");
+  CHECK(after("") == "unknown, 1 (b)");
 }
 
 TEST_CASE("a killed run has stopped without a word, a slow one runs") {

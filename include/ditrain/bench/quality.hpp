@@ -23,10 +23,11 @@ struct QualityBench {
 /// Trains every recipe with every seed to every mark, seed by seed and mark by mark, all recipes in turn, then draws
 /// samples with equal seeds and evaluations, without guidance and, where a recipe has another sample.cfg_scale than 1,
 /// with it (by labels, or by sample.guide), and measures them (quality_measures.hpp).
-/// A mark is a number of steps: its CPU minutes by the CPU seconds per step (user + system, without start, samples and
-/// validation) of short runs in turns, the median of three medians, before anything else; recipes that join a folder
-/// later are measured in turns with the first. With optimizer.schedule: constant the marks are checkpoints of one run;
-/// with wsd they are decaying branches of one trunk; with cosine each is a run of its own.
+/// A mark is a number of steps. It follows from its CPU minutes and the CPU seconds per step (user + system, without
+/// start, samples and validation), which short runs of all recipes in turns measure first: the median of three
+/// medians. Recipes that join a folder later are measured in turns with the first one. With optimizer.schedule:
+/// constant the marks are checkpoints of one run; with wsd they are decaying branches of one trunk; with cosine each
+/// is a run of its own.
 /// data.hold_out, 0.2 unless set, keeps images from training.
 /// Rows      of `real images`, then per guidance, recipe and mark: cpu_minutes, steps, and each measure with its 95 %
 ///           bootstrap interval over the seeds; then per recipe against the reference: how many times the CPU time the
