@@ -228,17 +228,14 @@ void QualityMeterOfRecipes::check_out() {
     const auto value_there = [&](const std::string& key) {
       return there.is_object() && there.contains(key) ? there[key] : Json();
     };
-    const auto refuse_other = [&](const std::string& got, const std::string& expected) {
-      refuse(bench_.out + " holds another comparison", got, expected,
-             "--out with a new folder, or the flags of before");
-    };
+    if (!value_there("recipes").is_object())
+      refuse(file + " is damaged", "no recipes", "what the bench wrote", "--out with a new folder");
     for (const char* key : {"minutes", "samples", "evaluations", "quick"})
       if (value_there(key) != setup_[key])
-        refuse_other(fmt::format("{} {}", key, setup_[key].dump()), fmt::format("{} {}", key, value_there(key).dump()));
-    for (const char* key : {"recipes", "cpu_seconds_per_step"}) {
-      if (!value_there(key).is_object()) refuse_other("no object " + std::string(key), "that of " + file);
-      setup_[key] = there[key];
-    }
+        refuse(bench_.out + " holds another comparison", fmt::format("{} {}", key, setup_[key].dump()),
+               fmt::format("{} {}", key, value_there(key).dump()), "--out with a new folder, or the flags of before");
+    for (const char* key : {"recipes", "cpu_seconds_per_step"})
+      if (value_there(key).is_object()) setup_[key] = there[key];
   }
   for (const Recipe& r : recipes_) {
     Json& there = setup_["recipes"][r.name];

@@ -217,6 +217,8 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
   write_file(scratch / "decay.yaml", "optimizer: {schedule: wsd, decay_share: 0.5, warmup_steps: 0}\n");
   write_file(out + "/results.jsonl", "");
   refused(base, recipes, "has gone on beyond a mark whose result is lost");
+  write_file(out + "/quality.json", "{\"minutes\": ");
+  refused(base, recipes, "quality.json is damaged");
 }
 
 TEST_CASE("ditbench: strategies in real runs, with memory and without") {
