@@ -50,10 +50,9 @@ struct Arrays {
       : x(static_cast<float*>(workspace)),
         next(x + m.size()),
         gram(next + m.size()),
-        left(gram + m.shorter() * m.shorter()),
-        polynomial(left + m.shorter() * m.shorter()) {}
-  static size_t bytes(const Matrix& m) { return size_t(2 * m.size() + 3 * m.shorter() * m.shorter()) * sizeof(float); }
-  float *x, *next, *gram, *left, *polynomial;
+        polynomial(gram + m.shorter() * m.shorter()) {}
+  static size_t bytes(const Matrix& m) { return size_t(2 * m.size() + 2 * m.shorter() * m.shorter()) * sizeof(float); }
+  float *x, *next, *gram, *polynomial;
 };
 
 template <class F>
@@ -77,52 +76,81 @@ void normalise(ops::Context& ctx, float* x, int64_t n) {
   });
 }
 
-// y = scale x + shift on the diagonal, n x n.
-void scale_and_shift(ops::Context& ctx, float scale, const float* x, float shift, float* y, int64_t n) {
-  ctx.for_range(ops::WorkKind::kOptimizer, n, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
-    for (int64_t i = begin; i < end; ++i) {
-      if (x != y) kernels::scale_add(scale, x + i * n, 0, x + i * n, y + i * n, n);
-      y[i * n + i] += shift;
-    }
-  });
-}
+// An array of the workspace, read as it lies or transposed; `columns` is the length of its rows.
+struct Operand {
+  const float* values;
+  int64_t columns;
+  Trans trans = Trans::kNo;
+  Operand transposed() const { return {values, columns, trans == Trans::kNo ? Trans::kYes : Trans::kNo}; }
+  Operand from_row(int64_t row) const {
+    return {values + (trans == Trans::kYes ? row : row * columns), columns, trans};
+  }
+};
 
-// c = op(a) op(b) with contiguous arrays; `columns` is the row length of a or b as it is stored.
-void product(ops::Context& ctx, DType arithmetic, const Matrix& c, int64_t k, const float* a, Trans trans_a,
-             const float* b, Trans trans_b, float* out) {
+// out [c.rows, c.columns], with rows of `ldc` elements, = a b over k.
+void product(ops::Context& ctx, DType arithmetic, const Matrix& c, int64_t k, const Operand& a, const Operand& b,
+             float* out, int64_t ldc) {
   ops::gemm(ctx, {.m = c.rows,
                   .n = c.columns,
                   .k = k,
-                  .a = a,
-                  .lda = trans_a == Trans::kYes ? c.rows : k,
-                  .trans_a = trans_a,
-                  .b = b,
-                  .ldb = trans_b == Trans::kYes ? k : c.columns,
-                  .trans_b = trans_b,
+                  .a = a.values,
+                  .lda = a.columns,
+                  .trans_a = a.trans,
+                  .b = b.values,
+                  .ldb = b.columns,
+                  .trans_b = b.trans,
                   .c = out,
-                  .ldc = c.columns,
+                  .ldc = ldc,
                   .arithmetic = arithmetic});
 }
 
+constexpr int64_t kBlockRows = 128;  // of a symmetric product: few enough to save work, enough for a fast GEMM
+constexpr int64_t kTransposed = 16;  // rows and columns of a tile that is mirrored: a cache line each
+
+// s [n, n] = x x^T, with k columns of x: blocks on and above the diagonal are computed, (n + kBlockRows) / 2n of the
+// work of all; those below it are mirrored, the same bits that their own sums would have.
+void symmetric_product(ops::Context& ctx, DType arithmetic, int64_t n, int64_t k, const Operand& x, float* s) {
+  for (int64_t i = 0; i < n; i += kBlockRows) {
+    const Operand rest = x.from_row(i);
+    product(ctx, arithmetic, {std::min(kBlockRows, n - i), n - i}, k, rest, rest.transposed(), s + i * n + i, n);
+  }
+  const int64_t tiles = (n + kTransposed - 1) / kTransposed;
+  const auto mirror_rows = [&](int64_t tile) {
+    const int64_t begin = tile * kTransposed, end = std::min(begin + kTransposed, n);
+    for (int64_t left = 0; left < begin / kBlockRows * kBlockRows; left += kTransposed)
+      for (int64_t i = begin; i < end; ++i)
+        for (int64_t j = left; j < left + kTransposed; ++j) s[i * n + j] = s[j * n + i];
+  };
+  // Rows far down have more to mirror: each worker takes as many of them as of those at the top.
+  ctx.for_range(ops::WorkKind::kOptimizer, (tiles + 1) / 2, 1,
+                [&](int64_t begin, int64_t end, const parallel::Worker&) {
+                  for (int64_t tile = begin; tile < end; ++tile) {
+                    mirror_rows(tile);
+                    if (tiles - 1 - tile > tile) mirror_rows(tiles - 1 - tile);
+                  }
+                });
+}
+
 // Leaves X, made nearly orthogonal, in arrays.x. With S = X X^T, or X^T X if X has more rows than columns, each
-// iteration is X <- (a I + S (b I + c S)) X, or X (...).
+// iteration is X <- (a I + b S + c S^2) X, or X (...).
 void orthogonalise(ops::Context& ctx, DType arithmetic, const Matrix& m, Arrays& arrays) {
+  static_assert(kBlockRows % kTransposed == 0);
   const bool tall = m.rows > m.columns;
-  const int64_t n = m.shorter();
-  const Matrix square{n, n};
+  const int64_t n = m.shorter(), longer = std::max(m.rows, m.columns);
+  float *gram = arrays.gram, *polynomial = arrays.polynomial;
   normalise(ctx, arrays.x, m.size());
   for (int i = 0; i < kIterations; ++i) {
-    if (tall)
-      product(ctx, arithmetic, square, m.rows, arrays.x, Trans::kYes, arrays.x, Trans::kNo, arrays.gram);
-    else
-      product(ctx, arithmetic, square, m.columns, arrays.x, Trans::kNo, arrays.x, Trans::kYes, arrays.gram);
-    scale_and_shift(ctx, kC, arrays.gram, kB, arrays.left, n);
-    product(ctx, arithmetic, square, n, arrays.gram, Trans::kNo, arrays.left, Trans::kNo, arrays.polynomial);
-    scale_and_shift(ctx, 1, arrays.polynomial, kA, arrays.polynomial, n);
-    if (tall)
-      product(ctx, arithmetic, m, n, arrays.x, Trans::kNo, arrays.polynomial, Trans::kNo, arrays.next);
-    else
-      product(ctx, arithmetic, m, n, arrays.polynomial, Trans::kNo, arrays.x, Trans::kNo, arrays.next);
+    const Operand x{arrays.x, m.columns}, factor{polynomial, n};
+    symmetric_product(ctx, arithmetic, n, longer, tall ? x.transposed() : x, gram);
+    symmetric_product(ctx, arithmetic, n, n, {gram, n}, polynomial);
+    ctx.for_range(ops::WorkKind::kOptimizer, n, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+      for (int64_t row = begin; row < end; ++row) {
+        float* p = polynomial + row * n;
+        kernels::scale_add(kC, p, kB, gram + row * n, p, n);
+        p[row] += kA;
+      }
+    });
+    product(ctx, arithmetic, m, n, tall ? x : factor, tall ? factor : x, arrays.next, m.columns);
     std::swap(arrays.x, arrays.next);
   }
 }
@@ -183,7 +211,8 @@ double newton_schulz_cost(const Parameter& p) {
   if (!is_matrix(p.group)) return 0;
   const Matrix m = matrix_of(p);
   const auto n = double(m.shorter());
-  return double(p.stacked) * kIterations * (2 * double(m.size()) * n + n * n * n);
+  const double of_square = std::min(1.0, (n + double(kBlockRows)) / (2 * n));  // what symmetric_product computes of all
+  return double(p.stacked) * kIterations * ((1 + of_square) * double(m.size()) * n + of_square * n * n * n);
 }
 
 size_t workspace_of_largest(const ParameterStore& layout) {

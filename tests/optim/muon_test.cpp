@@ -93,7 +93,8 @@ double norm(const Numbers& a) { return norm_of_difference(a, Numbers(a.size()));
 }  // namespace
 
 TEST_CASE("Muon: two steps of a matrix are those of plain loops in f64, and its neighbours have AdamW") {
-  const Sizes s = GENERATE(Sizes{24, 24, 1}, Sizes{17, 65, 1}, Sizes{70, 19, 1}, Sizes{32, 32, 3}, Sizes{1, 33, 1});
+  const Sizes s = GENERATE(Sizes{24, 24, 1}, Sizes{17, 65, 1}, Sizes{70, 19, 1}, Sizes{32, 32, 3}, Sizes{1, 33, 1},
+                           Sizes{150, 270, 1}, Sizes{290, 261, 1});  // the last two: more than one block of a square
   const DType precision = GENERATE(DType::kF32, DType::kBF16);
   CAPTURE(s.rows, s.columns, s.stacked, precision);
   Rig rig(s, precision, 2);
