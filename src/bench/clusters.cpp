@@ -16,9 +16,7 @@ namespace {
 // The workers of a contender, and where the time of its steps went.
 struct Way {
   Way(Harness& w, const plan::RunPlan& plan, nn::Model& model, dist::Communicator& comm)
-      : workers(w), step(plan, model, comm, w.ctx()), cut(w.ctx().cut()), times(w.ctx()) {
-    step.allocate();
-  }
+      : workers(w), step(plan, model, {comm}, w.ctx()), cut(w.ctx().cut()), times(w.ctx()) {}
   Harness& workers;
   train::TrainStep step;
   const ops::Cut cut;

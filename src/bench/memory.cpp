@@ -37,7 +37,6 @@ class Training {
                                                                   .simulate = plan.config.memory.simulate_bulk})
                      : nullptr),
         model_(plan.config.model),
-        step_(plan_, model_, *comm_, ctx),
         batch_(random_batch(plan.config.model, plan.samples)) {
     const size_t before = memory::system_memory().bytes_in_use();
     model_.parameters().allocate(autograd::ParameterStore::For::kTraining, plan.config.train.precision,
@@ -45,7 +44,8 @@ class Training {
                                   .states = optim::state_arrays(plan.config.optimizer, plan.config.ema),
                                   .gradient_slices = plan_.gradients.gradient_slices,
                                   .segments = automem_ ? &automem_->source() : nullptr});
-    step_.allocate(nullptr, {}, automem_.get());
+    step_ = std::make_unique<train::TrainStep>(plan_, model_, train::StepRanks{*comm_}, ctx,
+                                               train::StepPlace{.automem = automem_.get()});
     allocated_bytes_ = memory::system_memory().bytes_in_use() - before;
     nn::initialise(model_, 0);
     copy(model_.parameters().values, model_.parameters().ema);
@@ -57,7 +57,7 @@ class Training {
     const size_t allocated = memory::system_memory().allocations();
     const platform::PageEvents pages = platform::page_events();
     const double start = now_s();
-    step_.run(batch_, progress_);
+    step_->run(batch_, progress_);
     if (!counts) return;
     seconds_.push_back(now_s() - start);
     const platform::PageEvents now = platform::page_events();
@@ -100,7 +100,7 @@ class Training {
   std::unique_ptr<automem::AutoMem> automem_;
   std::unique_ptr<dist::Communicator> comm_ = dist::make_null_communicator();
   nn::Model model_;
-  train::TrainStep step_;
+  std::unique_ptr<train::TrainStep> step_;
   dataset::Batch batch_;
   train::Progress progress_;
   size_t allocated_bytes_ = 0;  // of tensors that do not move

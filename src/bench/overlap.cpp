@@ -43,23 +43,21 @@ class Meter {
         config_(plan_.config),
         model_(config_.model),
         batch_(random_batch(config_.model, bench.batch)),
-        none_(plan_of(config_of(1), *alone_), model_, *alone_, harness.ctx()),
-        engine_(plan_, model_, comm, harness.ctx()),
         trace_(true, comm.rank()) {
     harness.apply(config_);
     memory_.emplace(comm, size_t(model_.parameters().arena_size()) * sizeof(float));
     allocate_weights(model_, config_.train.precision,
                      {.gradients = &*memory_, .states = optim::state_arrays(config_.optimizer, config_.ema)});
-    none_.allocate();
-    engine_.allocate(&*memory_, free_pus(harness.placement()));
-    harness_.note(engine_.sync().engine()->description());
-    contenders_ = {{"none", [this] { none_.run(batch_, progress_); }}};
-    add("engine", engine_, [this] { engine_.run(batch_, progress_); });
-    add("at the end", engine_, [this] { step_at_the_end(); });
-    add("guarded", engine_, [this] { step_guarded(); });
+    none_ = step_of(plan_of(config_of(1), *alone_), *alone_, {});
+    engine_ = step_of(plan_, comm, {.gradients = &*memory_, .comm_pus = free_pus(harness.placement())});
+    harness_.note(engine_->sync().engine()->description());
+    contenders_ = {{"none", [this] { none_->run(batch_, progress_); }}};
+    add("engine", *engine_, [this] { engine_->run(batch_, progress_); });
+    add("at the end", *engine_, [this] { step_at_the_end(); });
+    add("guarded", *engine_, [this] { step_guarded(); });
     contenders_.push_back({"checksum", [this] { compare(); }});
     if (!config_.dist.simulate_link) add_passing();
-    trace_.watch(engine_.tape());
+    trace_.watch(engine_->tape());
     trace_.start(comm);
     trace_.set_enabled(false);
   }
@@ -104,9 +102,13 @@ class Meter {
     config::Config config = config_;
     config.dist.engine = false, config.dist.wire = DType::kF32;
     harness_.note("no engine: all gradients are summed, in f32; the engine may gather factors of adaLN's");
-    passing_ = std::make_unique<train::TrainStep>(plan_of(config, comm_), model_, comm_, harness_.ctx());
-    passing_->allocate();
+    passing_ = step_of(plan_of(config, comm_), comm_, {});
     add("no engine", *passing_, [this] { passing_->run(batch_, progress_); });
+  }
+
+  std::unique_ptr<train::TrainStep> step_of(const plan::RunPlan& plan, dist::Communicator& comm,
+                                            const train::StepPlace& place) {
+    return std::make_unique<train::TrainStep>(plan, model_, train::StepRanks{comm}, harness_.ctx(), place);
   }
 
   /// A step whose sums of gradients count.
@@ -116,17 +118,17 @@ class Meter {
   }
 
   void step_at_the_end() {
-    engine_.sync().set_overlap(false);
-    engine_.run(batch_, progress_);
-    engine_.sync().set_overlap(true);
+    engine_->sync().set_overlap(false);
+    engine_->run(batch_, progress_);
+    engine_->sync().set_overlap(true);
   }
 
   void step_guarded() {
     const dist::TimeoutScope watchdog(comm_, kWatchdog_s);
     trace_.set_enabled(true);
     const double start = now_s();
-    const train::StepResult result = engine_.run(batch_, progress_);
-    trace_.add_step(progress_.step, start, result.log.spans, engine_.sync().communication().buckets);
+    const train::StepResult result = engine_->run(batch_, progress_);
+    trace_.add_step(progress_.step, start, result.log.spans, engine_->sync().communication().buckets);
     trace_.set_enabled(false);
   }
 
@@ -181,8 +183,7 @@ class Meter {
   std::optional<dist::NodeMemory> memory_;  // before the model, whose gradients lie there
   nn::Model model_;
   dataset::Batch batch_;
-  train::TrainStep none_, engine_;
-  std::unique_ptr<train::TrainStep> passing_;
+  std::unique_ptr<train::TrainStep> none_, engine_, passing_;
   train::Trace trace_;
   train::Progress progress_;
   std::vector<Contender> contenders_;

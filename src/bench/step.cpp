@@ -22,17 +22,16 @@ class Trainee {
       : comm_(dist::make_null_communicator()),
         micro_batch_(plan.micro_batch),
         model_(plan.config.model),
-        step_(plan, model_, *comm_, ctx),
         batch_(random_batch(plan.config.model, plan.samples)),
         times_(ctx) {
     allocate_weights(model_, plan.config.train.precision,
                      {.states = optim::state_arrays(plan.config.optimizer, plan.config.ema),
                       .gradient_slices = plan.gradients.gradient_slices});
-    step_.allocate();
+    step_ = std::make_unique<train::TrainStep>(plan, model_, train::StepRanks{*comm_}, ctx);
   }
 
   void step() {
-    times_.make([&] { phases_.push_back(step_.run(batch_, progress_).log.seconds); });
+    times_.make([&] { phases_.push_back(step_->run(batch_, progress_).log.seconds); });
   }
 
   // Where the time of the median step went: phases, then what worker 0 did.
@@ -45,7 +44,7 @@ class Trainee {
     row.details.push_back({"team_barriers_per_block", per_block(times_.meetings().of_team)});
     row.details.push_back({"cluster_barriers_per_block", per_block(times_.meetings().of_cluster)});
   }
-  int64_t kept_bytes_per_image() { return int64_t(step_.tape().kept_bytes()) / micro_batch_; }
+  int64_t kept_bytes_per_image() { return int64_t(step_->tape().kept_bytes()) / micro_batch_; }
 
  private:
   double per_block(int64_t of_step) const { return double(of_step) / double(model_.config().depth); }
@@ -53,7 +52,7 @@ class Trainee {
   std::unique_ptr<dist::Communicator> comm_;
   const int64_t micro_batch_;
   nn::Model model_;
-  train::TrainStep step_;
+  std::unique_ptr<train::TrainStep> step_;
   dataset::Batch batch_;
   train::Progress progress_;
   CallTimes times_;

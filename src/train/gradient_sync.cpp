@@ -44,30 +44,28 @@ Numbers tree_sums(const double* terms, int64_t n) {
 
 }  // namespace
 
-GradientSync::GradientSync(const plan::RunPlan& plan, nn::Model& model, dist::Communicator& comm,
-                           dist::Communicator& summing, ops::Context& ctx, plan::TensorGroup* group)
+GradientSync::GradientSync(const plan::RunPlan& plan, nn::Model& model, const StepRanks& ranks, ops::Context& ctx,
+                           const StepPlace& place)
     : plan_(plan),
       parameters_(model.parameters()),
-      comm_(comm),
-      summing_(summing),
+      comm_(ranks.samples),
+      summing_(ranks.summing()),
       ctx_(ctx),
-      group_(group),
+      group_(ranks.group),
       overlap_(plan.config.dist.overlap),
-      low_rank_(plan.gradients, parameters_, ctx, /*squares=*/group == nullptr) {}
-
-void GradientSync::allocate(dist::NodeMemory* gradient_memory, const std::vector<int>& comm_pus) {
+      low_rank_(plan.gradients, parameters_, ctx, /*squares=*/ranks.group == nullptr) {
   const config::DistConfig& dist = plan_.config.dist;
   const plan::GradientPlan& gradients = plan_.gradients;
   grads_ = std::make_unique<Pin<float>>(parameters_.grads);
-  if (gradient_memory != nullptr && dist.engine) {
+  if (place.gradients != nullptr && dist.engine) {
     const dist::EngineConfig engine{.hierarchical = dist.allreduce == config::AllReduce::kHierarchical,
                                     .wire = dist.wire,
                                     .shards = gradients.sharded,
                                     .gathers = !gradients.factors.empty(),
                                     .tree = dist.reproducible,
                                     .link = dist.outer ? std::nullopt : dist.simulate_link,  // in a node
-                                    .pus = comm_pus};
-    engine_ = std::make_unique<dist::Engine>(summing_, *gradient_memory, engine);
+                                    .pus = place.comm_pus};
+    engine_ = std::make_unique<dist::Engine>(summing_, *place.gradients, engine);
     buckets_ = std::make_unique<dist::GradientBuckets>(*engine_, grads_->get(), gradients.buckets);
   } else {
     DITRAIN_CHECK(!gradients.sharded && gradients.factors.empty(), "shards or factors without an engine");
@@ -86,6 +84,7 @@ void GradientSync::allocate(dist::NodeMemory* gradient_memory, const std::vector
     state_ = std::make_unique<ShardedUpdate>(gradients, *engine_, optimizer, parameters_, ctx_);
   else
     state_ = std::make_unique<ReplicatedUpdate>(gradients, optimizer, parameters_, ctx_);
+  state_->set_automem(place.automem);
   policies_.push_back(state_.get());
 }
 

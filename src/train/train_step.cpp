@@ -19,38 +19,32 @@ nn::PassOptions pass_options(const plan::RunPlan& plan, const GradientSync& sync
 
 }  // namespace
 
-TrainStep::TrainStep(const plan::RunPlan& plan, nn::Model& model, dist::Communicator& comm, ops::Context& ctx,
-                     plan::TensorGroup* group, dist::Communicator* summing)
+TrainStep::TrainStep(const plan::RunPlan& plan, nn::Model& model, const StepRanks& ranks, ops::Context& ctx,
+                     const StepPlace& place)
     : plan_(plan),
       model_(model),
-      comm_(comm),
+      comm_(ranks.samples),
       ctx_(ctx),
       process_(diffusion::make_process(plan.config.diffusion, plan.config.model.learn_sigma)),
       shape_{plan.config.model.in_channels, plan.config.model.pixels()},
-      sync_(plan_, model, comm, summing != nullptr ? *summing : comm, ctx, group),
+      sync_(plan_, model, ranks, ctx, place),
       pass_(model, plan.micro_batch, autograd::Mode::kTraining, pass_options(plan, sync_)),
       time_(size_t(plan.micro_batch)),
-      terms_(size_t(plan.micro_batch)) {
-  DITRAIN_CHECK(!plan.gradients.sharded || plan.gradients.rank == comm.rank(), "the plan is that of another rank");
+      terms_(size_t(plan.micro_batch)),
+      automem_(place.automem) {
+  DITRAIN_CHECK(!plan.gradients.sharded || plan.gradients.rank == comm_.rank(), "the plan is that of another rank");
   ctx.set_cut(plan.cut.cut);
-}
-
-void TrainStep::allocate(dist::NodeMemory* gradient_memory, const std::vector<int>& comm_pus,
-                         automem::AutoMem* automem) {
-  automem_ = automem;
-  memory::Allocator& home = automem != nullptr ? automem->beside() : memory::system_memory();
-  pass_.tape().allocate(home, automem != nullptr ? &automem->source() : nullptr);
-  if (automem != nullptr) automem->watch(pass_.tape(), ctx_.team());
+  memory::Allocator& home = automem_ != nullptr ? automem_->beside() : memory::system_memory();
+  pass_.tape().allocate(home, automem_ != nullptr ? &automem_->source() : nullptr);
+  if (automem_ != nullptr) automem_->watch(pass_.tape(), ctx.team());
   // Behind automem's: a node's tensors may leave when its weights change.
   pass_.tape().add_hook(autograd::HookPoint::kPostBackward, [this](const autograd::Node& node) {
     const autograd::ArenaSlice slice = node.parameter_slice();
     sync_.ready({slice.begin, slice.end}, *log_);
   });
   noise_ = Tensor(pass_.image().shape(), DType::kF32, home);
-  sync_.allocate(gradient_memory, comm_pus);
-  sync_.state().set_automem(automem);
   if (config::outer_groups(plan_.config) > 1)
-    outer_ = std::make_unique<OuterSync>(plan_, model_.parameters(), comm_, ctx_, comm_pus);
+    outer_ = std::make_unique<OuterSync>(plan_, model_.parameters(), comm_, ctx_, place.comm_pus);
 }
 
 std::vector<TrainStep::MicroBatch> TrainStep::micro_batches_of(const dataset::Batch& batch) const {

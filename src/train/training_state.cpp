@@ -51,9 +51,8 @@ TrainingState::TrainingState(RunContext& context, const dataset::Dataset& data)
       gradient_memory(make_gradient_memory(run)),
       automem(make_automem(run)),
       model(run.config.model, run.groups.tensor_parallel()),
-      step(run.plan, model, run.groups.data(), run.ctx, run.groups.tensor(), &run.groups.summing()) {
-  load_other_models(data);
-  allocate();
+      step(make_step(data)) {
+  spread();
   make_saver();
   if (step.outer()) log::info_line(step.outer()->description());
   const dist::Engine* engine = step.sync().engine();
@@ -81,7 +80,9 @@ void TrainingState::load_other_models(const dataset::Dataset& data) {
   encoded = std::make_unique<eval::EncodedImages>(run.config.data, data, *encoder);
 }
 
-void TrainingState::allocate() {
+// Other models first: what reading them takes is free again when the arenas come.
+TrainStep TrainingState::make_step(const dataset::Dataset& data) {
+  load_other_models(data);
   const plan::GradientPlan& gradients = run.plan.gradients;
   autograd::ParameterStore& p = model.parameters();
   const bool moves = automem != nullptr;
@@ -92,7 +93,14 @@ void TrainingState::allocate() {
               .state_parts = gradients.state_parts(),
               .gradient_slices = gradients.gradient_slices,
               .segments = moves ? &automem->source() : nullptr});
-  step.allocate(gradient_memory.get(), run.placement.comm_pus, automem.get());
+  return TrainStep(run.plan, model, {run.groups.data(), &run.groups.summing(), run.groups.tensor()}, run.ctx,
+                   {gradient_memory.get(), automem.get(), run.placement.comm_pus});
+}
+
+// What stays where it is lies on the memory of all clusters.
+void TrainingState::spread() {
+  const autograd::ParameterStore& p = model.parameters();
+  const bool moves = automem != nullptr;
   std::vector<Tensor> shared{p.grads};
   if (!moves) shared.insert(shared.end(), {p.values, p.values_bf16});
   if (moves)

@@ -40,7 +40,8 @@ struct TrainingState {
  private:
   void load_other_models(const dataset::Dataset& data);
   void branch(const std::string& path);
-  void allocate();
+  TrainStep make_step(const dataset::Dataset& data);
+  void spread();
   void make_saver();
 };
 

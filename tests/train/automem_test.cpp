@@ -57,17 +57,19 @@ struct Trainee {
                                                                         .simulate = config.memory.simulate_bulk})
                            : nullptr),
         model(config.model),
-        step(plan, model, *comm, ctx) {
-    const size_t before = memory::system_memory().bytes_in_use();
+        before(memory::system_memory().bytes_in_use()),
+        step(make_step()),
+        allocated_bytes(memory::system_memory().bytes_in_use() - before) {
+    copy(random_weights(model), model.parameters().values);
+    step.keep(model.parameters().values, model.parameters().ema_state());
+  }
+  train::TrainStep make_step() {
     model.parameters().allocate(autograd::ParameterStore::For::kTraining, config.train.precision,
                                 {.home = moves ? &moves->beside() : &memory::system_memory(),
                                  .states = optim::state_arrays(config.optimizer, config.ema),
                                  .gradient_slices = plan.gradients.gradient_slices,
                                  .segments = moves ? &moves->source() : nullptr});
-    step.allocate(nullptr, {}, moves.get());
-    allocated_bytes = memory::system_memory().bytes_in_use() - before;
-    copy(random_weights(model), model.parameters().values);
-    step.keep(model.parameters().values, model.parameters().ema_state());
+    return train::TrainStep(plan, model, {*comm}, ctx, {.automem = moves.get()});
   }
   train::StepResult run() { return step.run(random_batch(config), progress); }
   std::vector<std::vector<float>> states() {
@@ -85,8 +87,9 @@ struct Trainee {
   std::unique_ptr<automem::AutoMem> moves;  // before what has its memory from it
   std::unique_ptr<dist::Communicator> comm = dist::make_null_communicator();
   nn::Model model;
+  const size_t before;  // bytes in use
   train::TrainStep step;
-  size_t allocated_bytes = 0;  // of what does not move
+  const size_t allocated_bytes;  // of what does not move
   train::Progress progress;
 };
 

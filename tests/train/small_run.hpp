@@ -81,13 +81,12 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Conf
     const TemporaryFolder disk;
     if (plan.automem)
       moves = std::make_unique<automem::AutoMem>(*plan.automem, automem::AutoMem::Setup{.disk_folder = disk.path()});
-    train::TrainStep step(plan, model, comm, ctx, nullptr, &summing);
     parameters.allocate(autograd::ParameterStore::For::kTraining, config.train.precision,
                         {.gradients = &*gradients,
                          .states = optim::state_arrays(config.optimizer, config.ema),
                          .state_parts = plan.gradients.state_parts(),
                          .segments = moves ? &moves->source() : nullptr});
-    step.allocate(&*gradients, {}, moves.get());
+    train::TrainStep step(plan, model, {comm, &summing}, ctx, {&*gradients, moves.get()});
     copy(random_weights(model), parameters.values);
     step.keep(parameters.values, parameters.ema_state());
     step.begin_phase(/*loaded=*/false);

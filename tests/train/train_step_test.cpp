@@ -23,12 +23,13 @@ struct Rig {
         team({.num_workers = workers}),
         ctx(team),
         plan(plan::plan_run(config, 1, {.cluster_sizes = team.cluster_sizes()})),
-        step(plan, model, *comm, ctx) {
+        step(make_step(gradients)) {}
+  TrainStep make_step(Gradients gradients) {
     autograd::ParameterStore::Homes homes{.states = optim::state_arrays(config.optimizer, config.ema)};
     if (gradients == Gradients::kAsPlanned) homes.gradient_slices = plan.gradients.gradient_slices;
     model.parameters().allocate(autograd::ParameterStore::For::kTraining, config.train.precision, homes);
     copy(random_weights(model), model.parameters().values);
-    step.allocate();
+    return TrainStep(plan, model, {*comm}, ctx);
   }
   StepResult run() { return step.run(random_batch(config), progress); }
 

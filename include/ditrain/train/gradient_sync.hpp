@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "ditrain/automem/automem.hpp"
 #include "ditrain/nn/model.hpp"
 #include "ditrain/plan/rank_groups.hpp"
 #include "ditrain/plan/run_plan.hpp"
@@ -38,14 +39,26 @@ struct StepFacts {
   }
 };
 
+/// Ranks that a step works with; they outlive it.
+struct StepRanks {
+  dist::Communicator& samples;         ///< those that divide the global batch
+  dist::Communicator* sums = nullptr;  ///< those of them that sum gradients in every step; null: all
+  plan::TensorGroup* group = nullptr;  ///< those that share this rank's replica, if any do
+  dist::Communicator& summing() const { return sums != nullptr ? *sums : samples; }
+};
+
+/// What a step uses that was made before it; it outlives the step.
+struct StepPlace {
+  dist::NodeMemory* gradients = nullptr;  ///< holds the store's gradients if ranks share it (dist.engine)
+  automem::AutoMem* automem = nullptr;    ///< provides the store's arenas if tensors move
+  std::vector<int> comm_pus = {};         ///< cores reserved for communication; empty: it shares those of the workers
+};
+
 class GradientSync {
  public:
-  /// comm: the ranks that divide samples; summing: those of them that sum gradients in every step; group: the ranks
-  /// that share this rank's replica, if any do. The plan outlives the object.
-  GradientSync(const plan::RunPlan& plan, nn::Model& model, dist::Communicator& comm, dist::Communicator& summing,
-               ops::Context& ctx, plan::TensorGroup* group);
-  /// See TrainStep::allocate.
-  void allocate(dist::NodeMemory* gradient_memory, const std::vector<int>& comm_pus);
+  /// Collective. The store is allocated for training. The plan outlives the object.
+  GradientSync(const plan::RunPlan& plan, nn::Model& model, const StepRanks& ranks, ops::Context& ctx,
+               const StepPlace& place);
   /// Off: the all-reduce starts when backward has ended. dist.overlap sets the initial value.
   void set_overlap(bool overlap) { overlap_ = overlap; }
 

@@ -17,7 +17,7 @@ namespace ditrain::train {
 class OuterSync {
  public:
   /// Collective over comm, the ranks with samples of their own. The store is allocated for training. All arguments
-  /// outlive the object. comm_pus: as TrainStep::allocate.
+  /// outlive the object. comm_pus: as StepPlace.
   OuterSync(const plan::RunPlan& plan, autograd::ParameterStore& parameters, dist::Communicator& comm,
             ops::Context& ctx, const std::vector<int>& comm_pus);
 

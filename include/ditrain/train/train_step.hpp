@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "ditrain/automem/automem.hpp"
 #include "ditrain/dataset/loader.hpp"
 #include "ditrain/diffusion/process.hpp"
 #include "ditrain/train/gradient_sync.hpp"
@@ -30,16 +29,10 @@ struct StepResult {
 
 class TrainStep {
  public:
-  /// Declares the tape, and splits the work of ctx as the plan says; `allocate` allocates. The model's store must have
-  /// been allocated for training. comm: the ranks that divide samples; group: the ranks that share this rank's replica,
-  /// if any do; summing: those of comm that sum gradients in every step, null: all.
-  TrainStep(const plan::RunPlan& plan, nn::Model& model, dist::Communicator& comm, ops::Context& ctx,
-            plan::TensorGroup* group = nullptr, dist::Communicator* summing = nullptr);
-  /// Collective. gradient_memory: holds the store's gradients if ranks share it (dist.engine); it must outlive the
-  /// step. comm_pus: cores reserved for communication; empty: it shares those of the workers. automem: provides the
-  /// store's arenas if tensors move; it must outlive the step.
-  void allocate(dist::NodeMemory* gradient_memory = nullptr, const std::vector<int>& comm_pus = {},
-                automem::AutoMem* automem = nullptr);
+  /// Collective: declares and allocates the tape, and splits the work of ctx as the plan says. The model's store is
+  /// allocated for training.
+  TrainStep(const plan::RunPlan& plan, nn::Model& model, const StepRanks& ranks, ops::Context& ctx,
+            const StepPlace& place = {});
 
   /// See StateUpdate; with shards `whole` is collective.
   Tensor whole(const autograd::OptimizerState& state) { return sync_.state().whole(state); }
@@ -108,8 +101,8 @@ class TrainStep {
   std::vector<diffusion::LossTerms> terms_;
   std::string bad_activation_;
   int64_t micro_number_ = 0;
-  PhaseLog* log_ = nullptr;  // of the step that is under way
-  automem::AutoMem* automem_ = nullptr;
+  PhaseLog* log_ = nullptr;     // of the step that is under way
+  automem::AutoMem* automem_;   // null: nothing moves
   bool copy_is_fresh_ = false;  // values_bf16, if there is one
   bool weights_are_spoilt_ = false;
 };
