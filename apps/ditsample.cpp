@@ -51,7 +51,9 @@ config::CommandLine make_command_line() {
       "ditsample", "sample images from a trained Diffusion Transformer",
       {{"checkpoint", "DIR|FILE", "run folder, checkpoint folder (the latest is taken), or a .safetensors file"},
        {"weights", config::choices<checkpoint::Weights>(), "EMA weights, or the weights themselves", "ema"},
-       {"labels", "LIST", "0,1,2 (repeated in turn), uniform (drawn) or balanced (every class in turn)", "balanced"},
+       {"labels", "LIST",
+        "0,1,2 (repeated in turn), uniform (drawn), balanced (every class in turn) or none (as guidance asks the "
+        "model) [default: balanced, with --condition none]"},
        {"num", "N", "images in all", "64"},
        {"steps", "S",
         "steps of the sampler: 50, or 10,10,20 (one number per section), or ddim25 (process ddpm) [default: the "
@@ -138,10 +140,10 @@ Job read_job(const config::CommandLine& line) {
   Job job;
   job.tiff = line.get_word<Format>("format") == Format::kGeotiff;
   job.checkpoint = line.get_path("checkpoint"), job.weights = line.get_word<checkpoint::Weights>("weights"),
-  job.label_spec = line.get("labels");
   job.out = line.get_path("out"), job.grid = line.get_path("grid"), job.npz = line.get_path("npz"),
   job.metadata = line.get("metadata");
   job.like = line.get_path("like"), job.condition = line.get_path("condition");
+  job.label_spec = line.has("labels") ? line.get("labels") : job.condition.empty() ? "balanced" : "none";
   if (!job.condition.empty()) {
     if (!job.like.empty()) refuse("--like and --condition both say where samples lie", "", "one of them");
     images::need_gdal("--condition");
@@ -201,6 +203,11 @@ void choose_sampling(Job& job, const config::CommandLine& line, const config::Co
   if (m.condition_channels == 0 && !job.condition.empty())
     refuse("--condition is for models that learned with data.condition", job.condition, "a model that is given bands",
            "no --condition");
+  if (job.label_spec == "none" && m.num_classes > 0 && m.class_dropout == 0)
+    refuse("the model never learned to draw without a label",
+           line.has("labels") ? "--labels none" : "--condition without --labels",
+           fmt::format("a class, model.class_dropout {}", m.class_dropout), "--labels 0, the class of the scene");
+  if (job.nearest > 0 && job.label_spec == "none") refuse("--nearest compares labels", "--labels none", "labels");
   if (job.nearest > 0 && !job.condition.empty()) refuse("--nearest compares tiles", "--condition", "no --nearest");
   if (!config::learns_pixels(config)) job.vae = config.sample.vae;
   if (line.has("vae")) job.vae = line.get_path("vae") == "none" ? "" : line.get_path("vae");
@@ -461,7 +468,7 @@ double draw_all(ops::Context& ctx, nn::Model& model, nn::Model* guide, Decoder& 
   const eval::BandPictures picture(output.scaling ? config.data : dataset::Config(), output.channels);
   if (!picture.description().empty()) log::info("pictures: {}", picture.description());
   std::vector<int64_t> labels;
-  for (const Condition& condition : conditions) labels.push_back(condition.label);
+  for (const Condition& condition : conditions) labels.push_back(job.label_spec == "none" ? -1 : condition.label);
   eval::SampleWriter writer({job.out, job.grid, job.npz, job.num, job.tiff}, output, picture, labels, comm);
   ProgressLine progress(job.num);
   std::optional<eval::ConditionScene> scene;

@@ -67,8 +67,8 @@ std::vector<int64_t> parse_list(const std::string& spec) {
       throw InputError({.where = "sampling",
                         .what = "unknown labels",
                         .got = "'" + spec + "'",
-                        .expected = "a list such as 0,1,2, or uniform, or balanced",
-                        .hint = nearest_word(spec, {"uniform", "balanced"})});
+                        .expected = "a list such as 0,1,2, or uniform, balanced or none",
+                        .hint = nearest_word(spec, {"uniform", "balanced", "none"})});
     list.push_back(std::stoll(word));
     begin = end + 1;
   }
@@ -176,7 +176,8 @@ WeightsFrom::~WeightsFrom() {
 }
 
 std::vector<int64_t> make_labels(const std::string& spec, int64_t num, int64_t num_classes, uint64_t seed) {
-  std::vector<int64_t> labels(size_t(num), 0);
+  std::vector<int64_t> labels(size_t(num), spec == "none" ? num_classes : 0);
+  if (spec == "none") return labels;
   const bool uniform = spec == "uniform";
   if (!uniform && spec != "balanced") {
     const std::vector<int64_t> list = checked_list(spec, num_classes);

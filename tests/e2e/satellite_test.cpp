@@ -270,6 +270,15 @@ TEST_CASE("satellite: bands that are drawn from others, tile by tile in training
   CHECK(drawn.info().bands[0].name == "B8");
   CHECK(nlohmann::json::parse(read_file(scratch / "one/samples.json")).at("condition") == scene);
 
+  // Without --labels a scene is drawn without one, as guidance asks the model: not with the first class.
+  for (const char* labels : {"", "none", "0"})
+    REQUIRE_EXIT(run(draw("run", std::string("labels") + labels,
+                          Args{"--condition", scene} + (*labels ? Args{"--labels", labels} : Args{}))),
+                 0);
+  CHECK(nlohmann::json::parse(read_file(scratch / "labels/samples.json")).at("labels") == "none");
+  CHECK(read_file(scratch / "labels/000000.tif") == read_file(scratch / "labelsnone/000000.tif"));
+  CHECK(read_file(scratch / "labels/samples.safetensors") != read_file(scratch / "labels0/samples.safetensors"));
+
   REQUIRE_EXIT(run(program("ditexport",
                            {"--checkpoint", scratch / "run", "--out", scratch / "w.safetensors", "--format", "dit"})),
                0);

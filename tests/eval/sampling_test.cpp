@@ -337,6 +337,7 @@ TEST_CASE("labels as a list, drawn, and in turn") {
   CHECK(eval::make_labels("3,1", 5, 8, 0) == std::vector<int64_t>{3, 1, 3, 1, 3});
   CHECK(eval::make_labels("7", 2, 8, 0) == std::vector<int64_t>{7, 7});
   CHECK(eval::make_labels("balanced", 5, 3, 0) == std::vector<int64_t>{0, 1, 2, 0, 1});
+  CHECK(eval::make_labels("none", 2, 3, 0) == std::vector<int64_t>{3, 3});
   CHECK(eval::make_labels("uniform", 3, 0, 0) == std::vector<int64_t>{0, 0, 0});
 
   const auto drawn = eval::make_labels("uniform", 4000, 8, 1);

@@ -38,7 +38,8 @@ struct SampleFiles {
 };
 
 /// Files:    FOLDER/000000.png (or .tif), ...; kRawSamplesFile if the data is no picture or digital numbers: `images`
-///           in the type of the data with the metadata of tiles, or `samples` as f32 of other data, and `labels`
+///           in the type of the data with the metadata of tiles, or `samples` as f32 of other data, and `labels`,
+///           -1 where there is none
 /// Memory:   rank 0 holds the pictures of the grid, and the values that all ranks hand to one add()
 /// Errors:   RunError (disk full, ...): files that are not whole are removed
 class SampleWriter {

@@ -94,7 +94,8 @@ class WeightsFrom {
 };
 
 /// Labels of `num` images. spec: "0,1,2" (image i gets entry i modulo the length of the list) | "uniform" (drawn from
-/// the seed and i) | "balanced" (i modulo num_classes). A model without classes (num_classes 0) gets zeros.
+/// the seed and i) | "balanced" (i modulo num_classes) | "none" (num_classes, the label of those that were dropped). A
+/// model without classes (num_classes 0) gets zeros.
 /// Errors:   InputError for other words, labels outside [0, num_classes), and a list for a model without classes
 std::vector<int64_t> make_labels(const std::string& spec, int64_t num, int64_t num_classes, uint64_t seed);
 
