@@ -197,7 +197,8 @@ class EngineRequest final : public Request {
 
 Engine::Engine(Communicator& communicator, NodeMemory& arena, const EngineConfig& config)
     : state_(std::make_shared<State>(communicator, config)), exceptions_(std::uncaught_exceptions()) {
-  DITRAIN_CHECK(config.max_in_flight >= 1 && config.max_in_flight <= 2, std::to_string(config.max_in_flight));
+  DITRAIN_CHECK(config.max_in_flight >= 1 && config.max_in_flight <= EngineConfig::kMostInFlight,
+                std::to_string(config.max_in_flight));
   DITRAIN_CHECK(config.hierarchical || config.wire == DType::kF32, "MPI sums f32 only");
   DITRAIN_CHECK(!config.tree || (config.hierarchical && config.wire == DType::kF32), "a tree of hierarchical f32 sums");
   if (state_->alone()) return;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ditrain/dist/engine.hpp"
 #include "ditrain/dist/shards.hpp"
 #include "ditrain/kernels/elementwise.hpp"
 #include "ditrain/parallel/partition.hpp"
@@ -15,7 +16,17 @@ namespace {
 // The first of two tags: an exchange may need a second one. Exchanges that are far apart may share tags.
 int exchange_tag(uint32_t sequence) { return int(2 * (sequence % 4096)); }
 
+parallel::Range slice_of(int64_t n, int node, int nodes) { return parallel::partition(n, node, nodes, 16); }
+
+/// Slices of the others, each as long as the longest, which is the first; later (bf16) the sums of all slices.
+int64_t inbox_elements(int64_t n, int nodes) { return std::max(n, slice_of(n, 0, nodes).size() * nodes); }
+
 }  // namespace
+
+size_t exchange_bytes(int64_t n, int nodes, DType wire) {
+  if (nodes == 1) return 0;
+  return size_t(inbox_elements(n, nodes) + (wire == DType::kBF16 ? n : 0)) * dtype_bytes(wire);
+}
 
 struct LeaderExchange::State {
   Communicator& communicator;
@@ -31,7 +42,7 @@ struct LeaderExchange::State {
   std::vector<BFloat16> rounded;  // what is sent in bf16
   std::vector<std::unique_ptr<Request>> requests = {};
 
-  parallel::Range slice(int node) const { return parallel::partition(n, node, int(leaders.size()), 16); }
+  parallel::Range slice(int node) const { return slice_of(n, node, int(leaders.size())); }
   bool rounds() const { return wire == DType::kBF16; }
   size_t bytes(int64_t elements) const { return size_t(elements) * dtype_bytes(wire); }
 
@@ -51,7 +62,7 @@ struct LeaderExchange::State {
   void start() {
     while (leaders[size_t(self)] != communicator.rank()) ++self;
     const int64_t mine = slice(self).size();
-    inbox.resize(bytes(std::max(n, mine * int64_t(leaders.size()))));
+    inbox.resize(bytes(inbox_elements(n, int(leaders.size()))));
     for_others([&](int node) { receive(node, inbox.data() + bytes(mine * node), mine); });
     if (rounds()) {
       rounded.resize(size_t(n));

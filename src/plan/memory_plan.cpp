@@ -8,6 +8,7 @@
 
 #include "ditrain/base/bytes.hpp"
 #include "ditrain/config/replicas.hpp"
+#include "ditrain/dist/engine.hpp"
 #include "ditrain/dist/sums.hpp"
 #include "ditrain/eval/sampling.hpp"
 #include "ditrain/eval/training_fid.hpp"
@@ -81,12 +82,38 @@ size_t slow_bytes(const automem::Plan& plan) {
   return bytes;
 }
 
-// Buckets that are one rank's shard are sent whole; factor layers are not.
-size_t largest_bucket_bytes(const dist::BucketGrid& buckets) {
+// Factor layers are gathered, which takes nothing.
+int64_t largest_summed_bucket(const GradientPlan& gradients) {
   int64_t most = 0;
-  for (int64_t k = 0; k < buckets.size(); ++k)
-    if (buckets.is_owned(k)) most = std::max(most, buckets[k].size());
-  return size_t(most) * sizeof(float);
+  for (int64_t k = 0; k < gradients.buckets.size(); ++k) {
+    const parallel::Range& bucket = gradients.buckets[k];
+    const bool gathered = std::any_of(gradients.factors.begin(), gradients.factors.end(),
+                                      [&](const FactorLayer& layer) { return layer.slice == bucket; });
+    if (!gathered) most = std::max(most, bucket.size());
+  }
+  return most;
+}
+
+// What dist/engine allocates for sums. `ranks` sum, of which a node has `on_node`.
+size_t exchange_bytes(const config::Config& config, int64_t bucket, int ranks, int on_node) {
+  if (config.dist.allreduce == config::AllReduce::kHierarchical)
+    return dist::exchange_bytes(bucket, (ranks + on_node - 1) / on_node, config.dist.wire) / size_t(on_node);
+  return dist::EngineConfig::kMostInFlight * size_t(bucket) * sizeof(float);  // Open MPI's copy of each
+}
+
+MemoryItem messages(const config::Config& config, int world_size, const GradientPlan& gradients, int ranks_on_node) {
+  const int ranks = gradients.replicas;
+  if (ranks * gradients.groups == 1) return {"messages", "", 0};
+  if (!config.dist.engine)  // buckets that are ready leave at once
+    return {"messages", "copies of MPI", size_t(gradients.buckets.n()) * sizeof(float)};
+  const int64_t bucket = largest_summed_bucket(gradients);
+  // Those of a node that sum with each other: without the others of a replica, and of other groups.
+  const int on_node = std::clamp(ranks_on_node / config::tensor_ranks(config), 1, ranks);
+  size_t bytes = ranks > 1 ? exchange_bytes(config, bucket, ranks, on_node) : 0;
+  if (config.dist.outer) bytes += exchange_bytes(config, bucket, world_size, std::min(ranks_on_node, world_size));
+  const bool flat = config.dist.allreduce == config::AllReduce::kFlat;
+  return {"messages",
+          flat ? "copies of two buckets by MPI" : "between nodes: a bucket of their first ranks, shared out", bytes};
 }
 
 std::vector<MemoryItem> kept_by_node(nn::ModelPass& pass) {
@@ -183,7 +210,6 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Model& 
   const nn::ModelConfig& m = config.model;
   const auto samples = size_t(config.train.global_batch / replicas);
   const std::string batch = fmt::format("micro-batch of {}", micro_batch);
-  const bool sums = replicas > 1 && config.dist.engine;
   // Replicas of a group have the same state: those who have the first one write it.
   const int groups_on_node = std::max(1, gradients.groups * ranks_on_node / world_size);
   const int writers =
@@ -217,8 +243,7 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Model& 
        size_t(config.data.queue_batches + 1) * samples * loaded_sample_bytes(config, facts)},
       {"autoencoders", "data.vae, sample.vae", codec_bytes(facts, workers)},
       {"adaLN factors", "of one layer, multiplied", gradients.factor_scratch_bytes()},
-      {"messages", "between nodes: two buckets",
-       sums ? 2 * std::max(size_t(config.dist.bucket_mib * 0x1p20), largest_bucket_bytes(gradients.buckets)) : 0},
+      messages(config, world_size, gradients, ranks_on_node),
       {"checkpoint buffer",
        fmt::format("checkpoint.buffer_gib, or the whole state{}", writers < ranks_on_node ? ", shared out" : ""),
        checkpoint_buffer_bytes(config.checkpoint,

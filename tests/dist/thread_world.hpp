@@ -20,6 +20,9 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/dist/communicator.hpp"
 
+/// This thread copies a message, as a network would.
+inline thread_local bool copies_message = false;
+
 /// What the ranks of a world have in common.
 struct ThreadWorld {
   int ranks = 1, ranks_per_node = 1, failing_sum = -1;  // number of the sum that cannot be started
@@ -91,7 +94,9 @@ class ThreadCommunicator final : public ditrain::dist::Communicator {
   }
   std::unique_ptr<Request> start_send(const void* data, size_t bytes, int to, int tag) override {
     const std::lock_guard lock(world_.mutex);
+    copies_message = true;
     world_.mail[{rank_, to, tag}].messages.emplace_back(static_cast<const char*>(data), bytes);
+    copies_message = false;
     return std::make_unique<Poll>(world_, [] { return true; });
   }
   std::unique_ptr<Request> start_receive(void* data, size_t bytes, int from, int tag) override {

@@ -95,7 +95,7 @@ TEST_CASE("planner: what does not fit is left out, by how much is told, and tier
     }
   }();
   CHECK_THAT(none, Contains("[plan] none of ") && Contains(" per rank, expected at most "));
-  small.die.memory_gb = 0.3, small.die.bulk_gb = 4;
+  small.die.memory_gb = 0.25, small.die.bulk_gb = 4;
   const ClusterPlan tiers = planned(config, small);
   const auto moved =
       std::find_if(tiers.fitting.begin(), tiers.fitting.end(), [](const PlannedRun& r) { return r.choice.tiers; });

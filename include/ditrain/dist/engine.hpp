@@ -37,8 +37,14 @@ struct EngineConfig {
   bool tree = false;                   ///< sums along the tree of sums.hpp (hierarchical, f32)
   std::optional<LinkModel> link = {};  ///< simulated link; sums queue on it
   std::vector<int> pus = {};           ///< cores of the progress thread; empty: it shares the process's cores
-  int max_in_flight = 2;
+  static constexpr int kMostInFlight = 2;
+  int max_in_flight = kMostInFlight;
 };
+
+/// Bytes that the first rank of each of `nodes` nodes allocates to exchange a sum of n elements with the others: what
+/// they send it, and with bf16 what it sends them. An engine has one such exchange at a time, because of two operations
+/// under way the second one waits for the first to leave it. Other ranks, one node and gatherings take none.
+size_t exchange_bytes(int64_t n, int nodes, DType wire);
 
 /// With one rank no thread is started, and start_allreduce_sum leaves the data as they are.
 /// Threads: start_allreduce_sum, start_allgather and their requests are used by one thread.
