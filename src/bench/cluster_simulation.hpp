@@ -23,11 +23,10 @@ namespace ditrain::bench {
 /// A bucket on its way: a sum, or slices that ranks gather (adaLN's factors, new weights).
 struct Exchange {
   bool gathers = false;
-  double wire_bytes = 0;    ///< between nodes, of the whole bucket
-  double node_bytes = 0;    ///< in the memory of each rank
-  double weight_bytes = 0;  ///< of the bucket in f32, which outer steps exchange whole
-  double ready_s = 0;       ///< sums: compute after the beginning of the step when a rank has it
-  double update_s = 0;      ///< sums: of the weights that change when it has arrived
+  double wire_bytes = 0;  ///< between nodes, of the whole bucket
+  double node_bytes = 0;  ///< in the memory of each rank
+  double ready_s = 0;     ///< sums: compute after the beginning of the step when a rank has it
+  double update_s = 0;    ///< sums: of the weights that change when it has arrived
 };
 
 /// A step as each rank makes it; times are those of a rank that nothing delays.
@@ -39,6 +38,8 @@ struct StepSchedule {
   bool early = true;     ///< weights change bucket by bucket; false: after the last one
   std::vector<Exchange> sums = {};
   std::vector<Exchange> new_weights = {};  ///< with shards: each follows the update of its bucket
+  std::vector<Exchange> outer = {};        ///< of an outer step, behind a pass over the weights and before another one
+  double take_s = 0, apply_s = 0;          ///< these two passes
   int ranks_per_node = 1;                  ///< that sum with each other
   int leaders_per_node = 1;                ///< that exchange at once: with dp_tp one for each part of a replica
   double node_bytes_per_s = 0, node_latency_s = 0;  ///< between two ranks of a node

@@ -317,11 +317,7 @@ class Simulation {
     choose_slow_nodes();
     const bool local_sums = !outer() || schedule.ranks_per_node > 1;
     if (local_sums) gradients_.emplace(world_, "gradients.", !outer(), network_, dies_);
-    if (outer()) {
-      parameters_.emplace(world_, "parameters.", true, network_, dies_);
-      for (const Exchange& e : schedule.sums)
-        outer_.push_back({.wire_bytes = e.weight_bytes, .node_bytes = e.weight_bytes, .update_s = e.update_s});
-    }
+    if (outer()) parameters_.emplace(world_, "parameters.", true, network_, dies_);
     for (int rank = 0; rank < world_.parts(); ++rank)
       sg::Actor::create("main", network_.node(rank / world_.parts_per_node()), [this, rank] { main_thread(rank); });
   }
@@ -383,10 +379,11 @@ class Simulation {
       Mine mine;
       train(rank, factor(rank, int64_t(step)), mine);
       if (outer() && (int64_t(step) + 1) % every() == 0) {
-        if (travelling) take_parameters(rank, mine);
-        for (const Exchange& e : outer_) parameters_->start(rank, e);
+        if (travelling) apply_outer_sums(rank, mine);
+        sleep_s(world_.schedule.take_s);
+        for (const Exchange& e : world_.schedule.outer) parameters_->start(rank, e);
         travelling = world_.options.way == Way::kOuterOverlapped;
-        if (!travelling) take_parameters(rank, mine);
+        if (!travelling) apply_outer_sums(rank, mine);
       }
       tell_facts(mine);
       Tally& t = steps_[step];
@@ -442,11 +439,10 @@ class Simulation {
     sleep_s(s.rest_s);
   }
 
-  void take_parameters(int rank, Mine& mine) {
-    for (const Exchange& e : outer_) {
-      await(*parameters_, rank, mine);
-      sleep_s(e.update_s);
-    }
+  // As train/outer_sync.cpp.
+  void apply_outer_sums(int rank, Mine& mine) {
+    for (size_t k = 0; k < world_.schedule.outer.size(); ++k) await(*parameters_, rank, mine);
+    sleep_s(world_.schedule.apply_s);
   }
 
   // The small all-reduce with which a step ends.
@@ -468,7 +464,6 @@ class Simulation {
   sg::BarrierPtr everybody_;
   std::vector<Tally> steps_;
   std::vector<bool> slow_;
-  std::vector<Exchange> outer_;
   std::optional<Engine> gradients_, parameters_;
 };
 

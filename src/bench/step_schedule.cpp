@@ -126,6 +126,11 @@ StepSchedule schedule_of(const plan::RunPlan& plan, const ComputeTimes& times, c
     s.rest_s += times.update_s;
     return s;
   }
+  if (way == Way::kOuter || way == Way::kOuterOverlapped) {
+    const plan::OuterPasses passes = plan::outer_passes({.overlap = way == Way::kOuterOverlapped});
+    const double pass_s = times.update_s / plan::kPassesOfUpdate;
+    s.take_s = passes.take * pass_s, s.apply_s = passes.apply * pass_s;
+  }
   // Ranks with the same part of each replica sum: one of each group of tensor_ranks.
   s.leaders_per_node = config::tensor_ranks(c);
   s.ranks_per_node = std::max(1, s.ranks_per_node / s.leaders_per_node);
@@ -141,7 +146,6 @@ StepSchedule schedule_of(const plan::RunPlan& plan, const ComputeTimes& times, c
     const double elements = double(bucket.size()), bytes = elements * sizeof(float);
     Exchange e{.wire_bytes = elements * double(dtype_bytes(c.dist.wire)),
                .node_bytes = bytes,
-               .weight_bytes = bytes,
                .ready_s = s.compute_s - backward_s * (1 - ready[size_t(k)]),
                .update_s = times.update_s * elements / double(gradients.buckets.n())};
     if (const plan::FactorLayer* layer = factors(bucket)) {
@@ -151,6 +155,8 @@ StepSchedule schedule_of(const plan::RunPlan& plan, const ComputeTimes& times, c
     s.sums.push_back(e);
     if (way == Way::kShards || way == Way::kReduceScatter)
       s.new_weights.push_back({.gathers = true, .wire_bytes = bytes, .node_bytes = bytes});
+    if (way == Way::kOuter || way == Way::kOuterOverlapped)
+      s.outer.push_back({.wire_bytes = plan::outer_wire_bytes(elements, c.dist), .node_bytes = bytes});
   }
   return s;
 }

@@ -243,6 +243,7 @@ constexpr Part kParts[] = {
     {"activations", &ClusterStep::tensor_s, "ranks sum activations"},
     {"tiers", &ClusterStep::stall_s, "waits for tensors of slower memory"},
     {"update", &ClusterStep::update_s, "updates more weights per rank"},
+    {"outer steps", &ClusterStep::outer_s, "passes over more weights in outer steps"},
     {"exposed", &ClusterStep::exposed_s, "more communication that nothing hides"},
 };
 
@@ -260,12 +261,23 @@ std::string text_of(const Choice& c) {
                      word_of(c.recompute), c.tiers ? ", tiers" : "", c.shards ? ", shards" : "", c.bucket_mib);
 }
 
+std::string outer_line(const PlannedRun& run) {
+  if (!run.step.outer) return "";
+  const OuterStepCost& outer = *run.step.outer;
+  return fmt::format(
+      "     every {} steps an outer one: {:.3g} s on the wire, of which {:.3g} s are exposed{}, and {:.3g} s of passes "
+      "over "
+      "the weights\n",
+      run.config.dist.outer->every, outer.wire_s, outer.exposed_s,
+      run.config.dist.outer->overlap ? " (the rest hides behind the next steps)" : "", outer.passes_s);
+}
+
 std::string text_of(const ClusterPlan& plan, const PlannedRun& run, const std::string& arguments, size_t number) {
   return fmt::format("  {}. {:.4g} s per step, {:.4g} images/s; {} of {} per rank\n", number, run.step.total_s,
                      double(plan.wanted.train.global_batch) / run.step.total_s, format_bytes(run.bytes),
                      format_bytes(run.limit_bytes)) +
          fmt::format("     {}; {} core(s) in {} cluster(s) each\n", text_of(run.choice), run.cores, run.clusters) +
-         fmt::format("     {}\n", parts_of(run.step)) + launch_lines(plan, run, arguments);
+         fmt::format("     {}\n", parts_of(run.step)) + outer_line(run) + launch_lines(plan, run, arguments);
 }
 
 /// Runs that differ by more than the buckets.
@@ -375,10 +387,23 @@ PlannedMachine measure_this_machine(const config::Config& config) {
   return machine;
 }
 
+namespace {
+
+// Groups of dist.outer are the nodes of the platform here, and links are those of its tree.
+void check_outer(const config::Config& wanted, const Platform& platform) {
+  if (!wanted.dist.outer) return;
+  if (platform.nodes == 1)
+    refuse("plan", "dist.outer averages over nodes", "1 node", "2 or more",
+           "--platform FILE --nodes N, or --set dist.outer=off");
+  if (wanted.dist.simulate_link)
+    refuse("plan", "with dist.outer the nodes and links are those of the platform", "dist.simulate_link is set", "off",
+           "--set dist.simulate_link=off");
+}
+
+}  // namespace
+
 ClusterPlan plan_cluster(const config::Config& wanted, const InputFacts& facts, const PlannedMachine& machine) {
-  if (wanted.dist.outer)
-    refuse("plan", "steps with dist.outer are not planned", "dist.outer is set", "dist.outer: off",
-           "--set dist.outer=off for the rest; ditbench scale --ways outer simulates outer steps");
+  check_outer(wanted, machine.platform);
   Planner planner(wanted, facts, machine);
   planner.try_all();
   ClusterPlan plan = std::move(planner).take();

@@ -200,8 +200,8 @@ StepWork work_of(const RunPlan& plan) {
   StepWork work = work_of_step(plan.config, double(plan.samples), all / (shards ? plan.replicas : 1) / sharing);
   for (double* count : {&work.gemm_flop, &work.gemm_flop_per_width, &work.attention_macs, &work.attention_values})
     *count /= sharing;
-  work.summed = plan.replicas > 1 ? all / sharing : 0;
-  if (plan.config.dist.outer) work.summed /= plan.config.dist.outer->every;
+  work.summed = plan.gradients.replicas > 1 ? all / sharing : 0;
+  if (plan.gradients.groups > 1) work.summed += all / double(plan.config.dist.outer->every);
   return work;
 }
 

@@ -6,6 +6,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/config/replicas.hpp"
+#include "ditrain/dist/engine.hpp"
 #include "ditrain/nn/model.hpp"
 #include "ditrain/parallel/core_plan.hpp"
 #include "ditrain/plan/memory_plan.hpp"
@@ -14,7 +15,7 @@ namespace ditrain::plan {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr size_t kInFlight = 2;  // EngineConfig::max_in_flight
+constexpr size_t kInFlight = dist::EngineConfig::kMostInFlight;
 
 /// The engine's queue: operations in the order in which they were started, of which kInFlight are under way.
 class Queue {
@@ -147,6 +148,12 @@ double stall_time(const RunPlan& run, double compute_s, double update_s) {
   return std::max(0.0, automem::forecast_of(plan).step_s - compute_s - update_s);
 }
 
+TransferTime sum_time(const NetworkTime& network, const config::DistConfig& dist, double bytes, double wire,
+                      bool only_shards) {
+  if (dist.allreduce == config::AllReduce::kFlat || !dist.engine) return network.flat_allreduce(bytes);
+  return only_shards ? network.reduce_scatter(bytes, wire) : network.allreduce(bytes, wire);
+}
+
 TransferTime scaled(const TransferTime& t, double memory, double wire) {
   return {.before_s = t.before_s * memory, .wire_s = t.wire_s * wire, .after_s = t.after_s * memory};
 }
@@ -219,6 +226,21 @@ Timeline timeline_of(const StepTimes& times) {
   return line;
 }
 
+// Arrays that optim/outer reads, and those that it writes.
+OuterPasses outer_passes(const optim::OuterConfig& config) {
+  return config.overlap ? OuterPasses{.take = 4 + 4, .apply = 4 + 3} : OuterPasses{.take = 2 + 1, .apply = 4 + 4};
+}
+
+double outer_wire_bytes(double elements, const config::DistConfig& dist) {
+  return elements * double(dtype_bytes(dist.wire));
+}
+
+Timeline outer_timeline(const OuterStepTimes& outer, bool overlap, double phase_s) {
+  StepTimes times{.compute_s = overlap ? phase_s : 0, .updates_early = false};
+  for (const TransferTime& sum : outer.sums) times.buckets.push_back({.sum = sum});
+  return timeline_of(times);
+}
+
 MachineRates rates_of(const Die& die, DType precision) {
   const double flop_per_s = die.training_flop_per_s(precision) / die.cores;
   MachineRates rates;
@@ -228,53 +250,114 @@ MachineRates rates_of(const Die& die, DType precision) {
   return rates;
 }
 
+namespace {
+
+/// Communication of a rank: whose workers do not stop for it, and what it takes from them otherwise.
+class Communication {
+ public:
+  Communication(const RunPlan& plan, const Platform& platform, int cores)
+      : plan_(plan),
+        dist_(plan.config.dist),
+        gradients_(plan.gradients),
+        sharing_(plan.world_size / plan.replicas),
+        has_core_(has_core_to_communicate(plan.config.parallel, cores)),
+        all_nodes_(platform),
+        of_group_(platform.with_nodes(std::max(1, platform.nodes / gradients_.groups))),
+        wire_(dist_.wire == DType::kBF16 ? 0.5 : 1) {}
+
+  bool sums_gradients() const { return gradients_.replicas > 1; }
+
+  /// The sums of a group's gradients, without the times at which buckets are ready. `taken_s`: what sums in memory take
+  /// from the workers, where they have no core of their own.
+  StepTimes gradient_sums(double update_s, double& taken_s) const {
+    const NetworkTime network(of_group_, std::clamp(plan_.place.ranks_on_node / sharing_, 1, gradients_.replicas));
+    const bool beside = has_core_ || !dist_.overlap;
+    StepTimes times{.overlap = dist_.overlap, .updates_early = gradients_.updates_early, .sharded = gradients_.sharded};
+    for (int64_t k = 0; k < gradients_.buckets.size(); ++k) {
+      const parallel::Range& bucket = gradients_.buckets[k];
+      const double bytes = double(bucket.size()) * sizeof(float), factors = factor_bytes(gradients_, bucket);
+      // Between nodes the engine makes sums whole, whoever needs them.
+      const bool only_shards = gradients_.sharded && of_group_.nodes == 1;
+      const TransferTime sum =
+          factors > 0 ? network.allgather(factors) : sum_time(network, dist_, bytes, wire_, only_shards);
+      const TransferTime gather = gradients_.sharded ? network.allgather(bytes) : TransferTime{};
+      if (!beside) taken_s += sum.before_s + sum.after_s;
+      // Ranks with other parts of the same replicas use the same wire.
+      times.buckets.push_back({.sum = scaled(sum, beside ? 1 : 0, sharing_),
+                               .update_s = update_s * double(bucket.size()) / double(gradients_.buckets.n()),
+                               .gather = scaled(gather, 1, sharing_)});
+    }
+    return times;
+  }
+
+  /// `pass_s`: of one pass through memory. `taken_s` is that of an outer step.
+  OuterStepTimes outer_step(double pass_s, double& taken_s) const {
+    const OuterPasses passes = outer_passes(*dist_.outer);
+    OuterStepTimes times{.take_s = passes.take * pass_s, .apply_s = passes.apply * pass_s};
+    const NetworkTime network(all_nodes_, plan_.place.ranks_on_node);
+    const bool beside = has_core_ || !dist_.outer->overlap;
+    for (int64_t k = 0; k < gradients_.buckets.size(); ++k) {
+      const double elements = double(gradients_.buckets[k].size()), bytes = elements * sizeof(float);
+      const TransferTime sum =
+          sum_time(network, dist_, bytes, outer_wire_bytes(elements, dist_) / bytes, /*only_shards=*/false);
+      if (!beside) taken_s += sum.before_s + sum.after_s;
+      times.sums.push_back(scaled(sum, beside ? 1 : 0, 1));
+    }
+    return times;
+  }
+
+ private:
+  const RunPlan& plan_;
+  const config::DistConfig& dist_;
+  const GradientPlan& gradients_;
+  const int sharing_;
+  const bool has_core_;
+  const Platform& all_nodes_;
+  const Platform of_group_;
+  const double wire_;
+};
+
+void add_outer_step(ClusterStep& step, const RunPlan& plan, const Communication& communication, double pass_s) {
+  const optim::OuterConfig& outer = *plan.config.dist.outer;
+  const auto every = double(outer.every);
+  double taken_s = 0;
+  const OuterStepTimes times = communication.outer_step(pass_s, taken_s);
+  const Timeline line = outer_timeline(times, outer.overlap, every * step.total_s);
+  step.outer = {.passes_s = times.passes_s(), .wire_s = line.wire_s, .exposed_s = line.exposed_s + taken_s};
+  step.outer_s = step.outer->passes_s / every;
+  step.exposed_s += step.outer->exposed_s / every;
+  step.wire_s += step.outer->wire_s / every;
+  step.total_s += (step.outer->passes_s + step.outer->exposed_s) / every;
+}
+
+}  // namespace
+
 ClusterStep predict_step(const RunPlan& plan, const MachineRates& rates, const Platform& platform, int cores) {
   const StepTime work = predict_step(plan, rates);
-  const GradientPlan& gradients = plan.gradients;
-  const int per_node = plan.place.ranks_on_node, sharing = plan.world_size / plan.replicas;
-  const NetworkTime network(platform, std::max(1, per_node / sharing));
   ClusterStep step;
   step.compute_s = work.compute_s() * share_of_work(plan);
-  step.weights_s = weights_time(plan, rates, platform, double(gradients.buckets.n()));
+  step.weights_s = weights_time(plan, rates, platform, double(plan.gradients.buckets.n()));
   step.tensor_s = tensor_sums_s(plan, platform);
   step.update_s = work.update_s;
   double pass_s = step.compute_s + step.weights_s + step.tensor_s;
   if (plan.automem) step.stall_s = stall_time(plan, pass_s, step.update_s);
-  if (plan.replicas == 1) {
+  const Communication communication(plan, platform, cores);
+  if (communication.sums_gradients()) {
+    double taken_s = 0;
+    StepTimes times = communication.gradient_sums(step.update_s, taken_s);
+    pass_s += taken_s + step.stall_s;
+    const double backward_s = pass_s / double(plan.samples / plan.micro_batch) * share_of_backward(plan.config);
+    const std::vector<double> ready = ready_shares(plan);
+    for (size_t k = 0; k < ready.size(); ++k) times.buckets[k].ready_s = pass_s - backward_s * (1 - ready[k]);
+    times.compute_s = pass_s;
+    const Timeline line = timeline_of(times);
+    step.exposed_s = line.exposed_s + taken_s;
+    step.total_s = line.total_s;
+    step.wire_s = line.wire_s;
+  } else {
     step.total_s = pass_s + step.stall_s + step.update_s;
-    return step;
   }
-
-  // Ranks with other parts of the same replicas use the same wire.
-  const double elements = double(gradients.buckets.n());
-  const double wire = plan.config.dist.wire == DType::kBF16 && platform.nodes > 1 ? 0.5 : 1;
-  const bool beside = has_core_to_communicate(plan.config.parallel, cores) || !plan.config.dist.overlap;
-  StepTimes times{
-      .overlap = plan.config.dist.overlap, .updates_early = gradients.updates_early, .sharded = gradients.sharded};
-  double taken_s = 0;  // from the workers, where sums in memory have no core of their own
-  for (int64_t k = 0; k < gradients.buckets.size(); ++k) {
-    const parallel::Range& bucket = gradients.buckets[k];
-    const double bytes = double(bucket.size()) * sizeof(float), factors = factor_bytes(gradients, bucket);
-    // Between nodes the engine makes sums whole, whoever needs them.
-    const bool only_shards = gradients.sharded && platform.nodes == 1;
-    const TransferTime sum = factors > 0   ? network.allgather(factors)
-                             : only_shards ? network.reduce_scatter(bytes, wire)
-                                           : network.allreduce(bytes, wire);
-    const TransferTime gather = gradients.sharded ? network.allgather(bytes) : TransferTime{};
-    if (!beside) taken_s += sum.before_s + sum.after_s;
-    times.buckets.push_back({.sum = scaled(sum, beside ? 1 : 0, sharing),
-                             .update_s = step.update_s * double(bucket.size()) / elements,
-                             .gather = scaled(gather, 1, sharing)});
-  }
-  pass_s += taken_s + step.stall_s;
-  const double backward_s = pass_s / double(plan.samples / plan.micro_batch) * share_of_backward(plan.config);
-  const std::vector<double> ready = ready_shares(plan);
-  for (size_t k = 0; k < ready.size(); ++k) times.buckets[k].ready_s = pass_s - backward_s * (1 - ready[k]);
-  times.compute_s = pass_s;
-  const Timeline line = timeline_of(times);
-  step.exposed_s = line.exposed_s + taken_s;
-  step.total_s = line.total_s;
-  step.wire_s = line.wire_s;
+  if (plan.gradients.groups > 1) add_outer_step(step, plan, communication, step.update_s / kPassesOfUpdate);
   return step;
 }
 

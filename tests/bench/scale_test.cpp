@@ -38,9 +38,9 @@ StepSchedule schedule(int buckets, int ranks_per_node = 1) {
   for (int k = 0; k < buckets; ++k)
     s.sums.push_back({.wire_bytes = 1e6,
                       .node_bytes = 1e6,
-                      .weight_bytes = 1e6,
                       .ready_s = s.compute_s * (0.5 + 0.5 * (k + 1) / buckets),
                       .update_s = 1e-4});
+  for (const Exchange& e : s.sums) s.outer.push_back({.wire_bytes = e.wire_bytes, .node_bytes = e.node_bytes});
   return s;
 }
 
@@ -133,6 +133,32 @@ TEST_CASE("scale: overlap hides messages, shards move half as much again, outer 
   const double outer = exposed(s, Way::kOuter);
   CHECK(outer == Approx(at_end / 10).epsilon(0.1));
   CHECK(exposed(s, Way::kOuterOverlapped) < 0.3 * outer);
+}
+
+TEST_CASE("scale: an outer step takes what the planner says, in f32 and bf16, with overlap and without") {
+  need_simgrid();
+  const plan::Platform c = cluster(4, 1);
+  config::Config config = step_config({.model = "S", .sets = {"train.global_batch=4"}}, 4);
+  config.parallel.strategy = config::Strategy::kDp;
+  for (const DType wire : {DType::kF32, DType::kBF16})
+    for (const int every : {2, 20})
+      for (const bool overlap : {false, true}) {
+        CAPTURE(every, overlap, dtype_name(wire));
+        config.dist.wire = wire;
+        const plan::RunPlan plain = plan_on_cluster(config, c);
+        const Way way = overlap ? Way::kOuterOverlapped : Way::kOuter;
+        const ComputeTimes times = expected_times(plain, c);
+        const SimulatedStep simulated =
+            simulate(c, schedule_of(plain, times, c, way), {.way = way, .outer_every = every, .rounds = 0});
+        config::Config grouped = config;
+        grouped.dist.outer = optim::OuterConfig{.every = every, .overlap = overlap, .groups = 4};
+        const plan::RunPlan outer = plan_on_cluster(grouped, c);
+        REQUIRE(outer.gradients.groups == 4);
+        const plan::ClusterStep planned = plan::predict_step(outer, plan::rates_of(c.die, DType::kF32), c, c.die.cores);
+        CHECK(planned.total_s == Approx(simulated.step_s).epsilon(0.02));
+        CHECK(planned.exposed_s == Approx(simulated.exposed_s).epsilon(0.1).margin(1e-3 * simulated.step_s));
+        CHECK((simulated.exposed_s > 0.01 * simulated.step_s) == (!overlap || every == 2));
+      }
 }
 
 TEST_CASE("scale: a slow node holds all others back, jitter the mean, and the seed gives the same again") {

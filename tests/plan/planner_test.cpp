@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/config/differences.hpp"
 #include "ditrain/config/option_table.hpp"
 #include "support/small_config.hpp"
 
@@ -112,6 +113,30 @@ TEST_CASE("planner: rules of configs exclude placements, and a batch that divide
   config.train.global_batch = 1;
   CHECK_THROWS_WITH(planned(config, cluster(100, 16)),
                     Contains("[plan] no placement on this cluster is allowed") && Contains("train.global_batch"));
-  config.dist.outer.emplace();  // whose sums the planner does not price
-  CHECK_THROWS_WITH(planned(config, cluster(100, 16)), Contains("[plan]") && Contains("dist.outer=off"));
+}
+
+TEST_CASE("planner: outer steps are planned, cost less on a slow network, and are told") {
+  config::Config config = test::small_config();
+  config.train.global_batch = 8;
+  const Platform slow = cluster(0.01, 16);
+  const double plain_s = planned(config, slow).fitting.front().step.total_s;
+  config.dist.outer = optim::OuterConfig{.every = 20};
+  const ClusterPlan plan = planned(config, slow);
+  const PlannedRun& best = plan.fitting.front();
+  REQUIRE(best.step.outer);
+  CHECK(best.step.total_s < 0.2 * plain_s);
+  for (const config::Difference& d : config::differences(plan.wanted, best.config)) CHECK(d.key != "dist.outer");
+  CHECK_THAT(describe(plan, ""),
+             Contains("every 20 steps an outer one: ") && Contains(" s of passes over the weights"));
+  CHECK(std::none_of(plan.fitting.begin(), plan.fitting.end(), [](const PlannedRun& r) { return r.choice.shards; }));
+  config.dist.outer->overlap = true;
+  const ClusterPlan overlapped = planned(config, slow);
+  CHECK(overlapped.fitting.front().step.total_s < best.step.total_s);
+  CHECK_THAT(describe(overlapped, ""), Contains("hides behind the next steps"));
+
+  Platform node = slow;
+  node.nodes = 1, node.tree.clear();
+  CHECK_THROWS_WITH(planned(config, node), Contains("[plan] dist.outer averages over nodes") && Contains("--nodes N"));
+  config.dist.simulate_link = dist::LinkModel{.hosts = 2};
+  CHECK_THROWS_WITH(planned(config, slow), Contains("[plan]") && Contains("--set dist.simulate_link=off"));
 }

@@ -123,6 +123,20 @@ TEST_CASE("sums between nodes take what their links carry, by hand") {
   CHECK(NetworkTime(node, 2).node_sum_s(bytes, 2) == Approx(0.8));
 }
 
+TEST_CASE("a flat sum sends whole buckets along a tree over all ranks, by hand") {
+  const double bytes = 8e9;
+  // 16 ranks. Up: over 1 rank 0.8 s in a node, over 2, 4 and 8 ranks 8 s each. Down: both ranks of a node send to the
+  // next node and over two nodes, 16 s each, and all 8 ranks of a rack to the other one, 64 s.
+  const TransferTime sum = NetworkTime(racks(), 2).flat_allreduce(bytes);
+  CHECK(sum.before_s == Approx(0.8));
+  CHECK(sum.wire_s == Approx(3 * 8 + 16 + 16 + 64 + 2 * (2e-6 + 2e-6 + 4e-6)).epsilon(1e-12));
+  CHECK(sum.after_s == Approx(0.8));
+  const TransferTime in_node = NetworkTime(racks(1), 2).flat_allreduce(bytes);
+  CHECK((in_node.wire_s == 0 && in_node.total_s() == Approx(1.6)));
+  // 3 ranks: the last round has one receiver.
+  CHECK(NetworkTime(racks(3), 1).flat_allreduce(bytes).wire_s == Approx(4 * (8 + 2e-6)));
+}
+
 TEST_CASE("a step's order of things is that of a clock that ticks") {
   std::mt19937 random(1);
   const auto up_to = [&](int most) { return double(random() % unsigned(most + 1)); };
@@ -183,4 +197,52 @@ TEST_CASE("a step on a cluster: what hides, what does not, and what shards chang
   CHECK(shards.wire_s == Approx(1.5 * sums.wire_s).epsilon(0.02));  // sums made whole, then new weights
   config.dist.shard_optimizer = false, config.dist.wire = DType::kBF16;
   CHECK(step_of(config, p, 1).wire_s < 0.6 * sums.wire_s);
+}
+
+TEST_CASE("a step on a cluster: flat sums cost what they are, and outer steps a share") {
+  config::Config config = test::small_config();
+  config.train.global_batch = 16, config.dist.adaln = config::AdalnExchange::kReduce;
+  const Platform p = racks();
+  const auto step_of = [&](int per_node) {
+    RankPlace place{.cluster_sizes = {4}};
+    place.ranks_on_node = per_node;
+    return predict_step(plan_briefly(config, p.nodes * per_node, place), rates_of(p.die, DType::kF32), p, 4);
+  };
+  nn::Model model(config.model);
+  const double bytes = double(model.parameters().arena_size()) * sizeof(float);  // one bucket
+  const ClusterStep plain = step_of(1), pairs = step_of(2);
+  config.dist.allreduce = config::AllReduce::kFlat;
+  const ClusterStep flat = step_of(1);
+  CHECK(flat.wire_s == Approx(NetworkTime(p, 1).flat_allreduce(bytes).wire_s));
+  CHECK(flat.total_s - plain.total_s == Approx(flat.wire_s - plain.wire_s));
+  config.dist.allreduce = config::AllReduce::kHierarchical;
+
+  // One rank per node: 2/3 of the 11 passes write the outer gradient or apply it to b, u, w and the EMA.
+  config.dist.outer = optim::OuterConfig{.every = 10, .groups = 8};
+  const ClusterStep outer = step_of(1);
+  const double sum_s = NetworkTime(p, 1).allreduce(bytes).total_s();
+  const double alone_s = outer.compute_s + outer.weights_s + outer.update_s;
+  REQUIRE(outer.outer);
+  CHECK(outer.outer->exposed_s == Approx(sum_s));
+  CHECK(outer.outer->passes_s == Approx(outer.update_s * 11 / 9));
+  CHECK(outer.exposed_s == Approx(sum_s / 10));
+  CHECK(outer.total_s == Approx(alone_s + (sum_s + outer.update_s * 11 / 9) / 10));
+  config.dist.outer->overlap = true;
+  const ClusterStep hidden = step_of(1);
+  CHECK(hidden.outer->exposed_s == Approx(std::max(0.0, sum_s - 10 * alone_s)));
+  CHECK(hidden.outer->passes_s == Approx(outer.update_s * 15 / 9));
+  config.dist.outer->every = 1000000;
+  CHECK(step_of(1).exposed_s == 0);
+  CHECK(step_of(1).total_s == Approx(alone_s).epsilon(1e-5));
+  config.dist.outer = optim::OuterConfig{.every = 10, .groups = 8};
+  config.dist.wire = DType::kBF16;
+  CHECK(step_of(1).outer->wire_s == Approx(0.5 * outer.outer->wire_s).epsilon(0.01));
+  config.dist.wire = DType::kF32;
+
+  // Pairs sum in their node at every step, over all ranks at outer steps.
+  const ClusterStep in_nodes = step_of(2);
+  CHECK(in_nodes.outer->exposed_s == Approx(NetworkTime(p, 2).allreduce(bytes).total_s()));
+  CHECK(in_nodes.wire_s == Approx(in_nodes.outer->wire_s / 10));
+  CHECK(in_nodes.exposed_s > in_nodes.outer->exposed_s / 10);
+  CHECK(in_nodes.exposed_s < pairs.exposed_s);
 }

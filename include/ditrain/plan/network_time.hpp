@@ -8,6 +8,13 @@
 // A phase sends B/n from every node to every other one: m nodes below a switch send n - m of their n parts over its
 // links up (l = -1: those of the node itself). On a tree that is not oversubscribed a phase is (n-1)/n B / node rate.
 // Each phase adds the latency to the farthest node. The processor's cost of a message is not counted.
+//
+// The flat sum (dist.allreduce: flat) is what Open MPI (4 and 5) makes of an MPI_Iallreduce in place:
+// along a binomial tree, whole buckets go to the first rank and back again, in rounds k = 0, 1, ... over 2^k ranks.
+// Ranks are numbered node by node.
+//   up              one message from every second node at most:      B / rate of two nodes that far apart
+//   down            all ranks that have the sum send at once:        max over levels l of m r B / uplinks(l)
+// The simulated `ring` of ditbench scale is another algorithm over all ranks.
 #pragma once
 #include "ditrain/plan/platform.hpp"
 
@@ -29,12 +36,15 @@ class NetworkTime {
   TransferTime reduce_scatter(double bytes, double wire = 1) const;
   /// Every rank gets the parts of all others.
   TransferTime allgather(double bytes) const;
+  /// As MPI makes it of the whole bucket, always in f32.
+  TransferTime flat_allreduce(double bytes) const;
   /// Sum over `ranks` of one node, by which ranks that share a replica add up activations: a ring in its memory.
   double node_sum_s(double bytes, int ranks) const;
 
  private:
   double inside_s(double bytes) const;
   double phase_s(double bytes) const;
+  double slowest_s(int top, double senders, double bytes) const;
 
   const Platform& platform_;
   const int ranks_;

@@ -8,6 +8,7 @@
 // (`updates_early`), or all behind the last one. With shards it sends the new weights of a bucket by a second
 // operation, and waits for those of all buckets at the end.
 #pragma once
+#include <optional>
 #include <vector>
 
 #include "ditrain/plan/network_time.hpp"
@@ -39,6 +40,25 @@ struct Timeline {
 };
 Timeline timeline_of(const StepTimes& times);
 
+/// What an outer step (dist.outer) adds behind every `every`-th step: a pass that writes the outer gradient, sums of
+/// its buckets over the ranks of all nodes, a pass that applies them when the last one has arrived. The rules are those
+/// of train/outer_sync.
+struct OuterStepTimes {
+  double take_s = 0, apply_s = 0;
+  std::vector<TransferTime> sums = {};
+  double passes_s() const { return take_s + apply_s; }
+};
+/// Passes of f32 values of all parameters through memory, as kPassesOfUpdate counts them (optim/outer).
+struct OuterPasses {
+  double take, apply;
+};
+OuterPasses outer_passes(const optim::OuterConfig& config);
+/// Bytes on the wire of a bucket of the outer gradient.
+double outer_wire_bytes(double elements, const config::DistConfig& dist);
+/// `phase_s`: of the steps between two outer ones, beside which the sums travel if `overlap`; else they begin when the
+/// gradient is written. exposed_s and wire_s count.
+Timeline outer_timeline(const OuterStepTimes& outer, bool overlap, double phase_s);
+
 /// Share of forward and backward that backward takes: two thirds, more with blocks whose forward pass runs again.
 double share_of_backward(const config::Config& config);
 /// How much of the last backward pass is over when the gradients of each bucket, and of all before it, are final: sums
@@ -50,6 +70,13 @@ double tensor_sums_s(const RunPlan& plan, const Platform& platform);
 /// Share of those sums that backward, with what it computes again, makes.
 double share_of_backward_sums(const config::Config& config);
 
+/// An outer step, beyond the step that it follows.
+struct OuterStepCost {
+  double passes_s = 0;   ///< over the parameters
+  double wire_s = 0;     ///< messages between nodes
+  double exposed_s = 0;  ///< of the sums, what nothing hides
+};
+
 /// Where the time of a step on a cluster goes.
 struct ClusterStep {
   double compute_s = 0;  ///< forward and backward, with what they recompute
@@ -57,9 +84,11 @@ struct ClusterStep {
   double tensor_s = 0;   ///< sums of activations over the ranks that share a replica
   double stall_s = 0;    ///< waiting for tensors that move between memory tiers
   double update_s = 0;
-  double exposed_s = 0;  ///< communication of gradients and weights that nothing hides
+  double outer_s = 0;    ///< passes of outer steps over the parameters, spread over `every` steps
+  double exposed_s = 0;  ///< communication of gradients and weights that nothing hides; outer steps' spread likewise
   double total_s = 0;
-  double wire_s = 0;  ///< the link of a node is busy
+  double wire_s = 0;                        ///< the link of a node is busy, with outer steps on average
+  std::optional<OuterStepCost> outer = {};  ///< with dist.outer: of one outer step
 };
 
 /// Rates of a worker on a die, so that all of its cores reach `share` of its peak: in forward and backward all work
@@ -69,7 +98,7 @@ MachineRates rates_of(const Die& die, DType precision);
 /// The step of a rank of `plan` on that cluster. Workers of a rank cover whole dies or a part of one; `cores` is the
 /// number that the rank has, with those set aside. `rates` are those of a worker (measured, or rates_of).
 /// Math:     compute as predict_step; buckets become ready while the last micro-batch goes backward, by
-///           ready_shares
+///           ready_shares. With dist.outer gradients are summed in a node, and an outer step counts a share
 /// Tiers:    with memory.automem the points of the plan are simulated at the times of this cluster
 ClusterStep predict_step(const RunPlan& plan, const MachineRates& rates, const Platform& platform, int cores);
 
