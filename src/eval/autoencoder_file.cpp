@@ -251,7 +251,7 @@ size_t AutoencoderFile::bytes(DType type, nn::AutoencoderUse use, int64_t height
       2 * c.image_channels * height * width + 4 * z * (height / f) * (width / f);  // f32, two copies
   return nn::autoencoder_weight_bytes(c, type, use) +
          nn::autoencoder_activation_bytes(c, type, use == nn::AutoencoderUse::kEncode, height, width) +
-         size_t(outside) * sizeof(float) + size_t(workers) * nn::autoencoder_scratch_bytes(c, height, width);
+         size_t(outside) * sizeof(float) + size_t(workers) * nn::autoencoder_scratch_bytes(c, type, height, width);
 }
 
 nn::Autoencoder AutoencoderFile::load(DType type, nn::AutoencoderUse use) const {

@@ -10,7 +10,7 @@
 // ROW(name, obstacle on `cpu`, families)
 #if defined(DITRAIN_KERNELS_X86)
 #define DITRAIN_INSTRUCTION_SETS(ROW)                                       \
-  ROW(amx_bf16, against_amx_bf16(cpu), DITRAIN_BF16_PRODUCTS)               \
+  ROW(amx_bf16, against_amx_bf16(cpu), DITRAIN_BF16_FAMILIES)               \
   ROW(avx512_bf16, against_avx512_bf16(cpu), DITRAIN_ALL_FAMILIES)          \
   ROW(avx512, against_avx512(cpu), DITRAIN_ALL_FAMILIES)                    \
   ROW(avx2, cpu.avx2_fma ? "" : lacks("avx2 or fma"), DITRAIN_ALL_FAMILIES) \
@@ -31,10 +31,11 @@
 #define DITRAIN_INSTRUCTION_SETS(ROW) ROW(baseline, "", DITRAIN_ALL_FAMILIES)
 #endif
 
-#define DITRAIN_BF16_PRODUCTS(set) .bf16_products = &set::bf16_products
 // Attention makes its products on the matrix unit, too.
-#define DITRAIN_PRODUCTS_AND_ATTENTION(set) \
-  .f32_products = &set::f32_products, DITRAIN_BF16_PRODUCTS(set), .attention = &set::attention
+#define DITRAIN_BF16_FAMILIES(set) .bf16_products = &set::bf16_products
+#define DITRAIN_PRODUCTS_AND_ATTENTION(set)                                                                   \
+  .f32_products = &set::f32_products, .bf16_products = &set::bf16_products, .f32_attention = &set::attention, \
+  .bf16_attention = &set::attention
 #define DITRAIN_ALL_FAMILIES(set) DITRAIN_PRODUCTS_AND_ATTENTION(set), .elementwise = &set::elementwise
 
 namespace ditrain::kernels {
@@ -123,8 +124,8 @@ std::string with_tiles(const Table& x) {
   return std::string(x.name) + " " + std::to_string(x.tile_rows) + "x" + std::to_string(x.tile_cols) + " tiles";
 }
 
-std::string products_text(const Families& kernels) {
-  const ProductKernels &f32 = *kernels.f32_products, &bf16 = *kernels.bf16_products;
+template <class Table>
+std::string with_tiles(const Table& bf16, const Table& f32) {
   if (std::string(f32.name) == bf16.name) return with_tiles(f32);
   return with_tiles(bf16) + " for bf16, " + with_tiles(f32) + " for f32";
 }
@@ -145,12 +146,14 @@ KernelChoice choose_kernels(const char* wanted, const std::vector<InstructionSet
   for (const InstructionSet& set : candidates)
     if (set.obstacle.empty() && choice.isa.empty()) choice.isa = set.name;
   choose(&Families::f32_products, candidates, choice);
+  choose(&Families::f32_attention, candidates, choice);
   const std::string why_products = choose(&Families::bf16_products, candidates, choice),
-                    why_attention = choose(&Families::attention, candidates, choice),
+                    why_attention = choose(&Families::bf16_attention, candidates, choice),
                     why_elementwise = choose(&Families::elementwise, candidates, choice);
-  choice.report = "gemm: " + products_text(choice.kernels) + why_products +
-                  "\nattention: " + with_tiles(*choice.kernels.attention) + why_attention +
-                  "\nelementwise: " + choice.kernels.elementwise->name + why_elementwise + "\n";
+  const Families& chosen = choice.kernels;
+  choice.report = "gemm: " + with_tiles(*chosen.bf16_products, *chosen.f32_products) + why_products +
+                  "\nattention: " + with_tiles(*chosen.bf16_attention, *chosen.f32_attention) + why_attention +
+                  "\nelementwise: " + chosen.elementwise->name + why_elementwise + "\n";
   return choice;
 }
 

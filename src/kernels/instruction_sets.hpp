@@ -14,12 +14,14 @@ namespace ditrain::kernels {
 struct Families {
   const ProductKernels* f32_products = nullptr;
   const ProductKernels* bf16_products = nullptr;
-  const AttentionKernels* attention = nullptr;
+  const AttentionKernels* f32_attention = nullptr;
+  const AttentionKernels* bf16_attention = nullptr;
   const ElementwiseKernels* elementwise = nullptr;
 
   const ProductKernels& products(DType arithmetic) const {
     return arithmetic == DType::kF32 ? *f32_products : *bf16_products;
   }
+  const AttentionKernels& attention(DType type) const { return type == DType::kF32 ? *f32_attention : *bf16_attention; }
 };
 
 /// An instruction set that this build has kernels for.

@@ -27,13 +27,14 @@ struct ProductKernels {
   double (*fma_burst)(int64_t iterations);  ///< loop behind the peak, returns the flop done; null: no such instruction
 };
 
+/// Attention of tensors in f32, in bf16, or in both.
 struct AttentionKernels {
   const char* name;
   int64_t tile_rows, tile_cols;
   decltype(&kernels::attention_forward) forward;
   decltype(&kernels::attention_backward) backward;
-  decltype(&kernels::attention_scratch_bytes) scratch_bytes;
-  decltype(&kernels::attention_forward_scratch_bytes) forward_scratch_bytes;
+  size_t (*scratch_bytes)(int64_t tokens, int64_t head_dim);
+  size_t (*forward_scratch_bytes)(int64_t tokens, int64_t head_dim);
 };
 
 }  // namespace ditrain::kernels

@@ -99,20 +99,22 @@ GemmArgs block_of(const GemmArgs& whole, int64_t i, int64_t m, int64_t j, int64_
 }
 
 namespace {
-const AttentionKernels& attention() { return *process_kernels().kernels.attention; }
+const AttentionKernels& attention(DType type) { return process_kernels().kernels.attention(type); }
 const ElementwiseKernels& elementwise() { return *process_kernels().kernels.elementwise; }
 }  // namespace
 
 void attention_forward(const AttentionHead& head, void* out, float* lse, void* scratch) {
-  attention().forward(head, out, lse, scratch);
+  attention(head.type).forward(head, out, lse, scratch);
 }
 void attention_backward(const AttentionHead& head, const void* out, const void* dout, const float* lse, void* dq,
                         void* dk, void* dv, void* scratch) {
-  attention().backward(head, out, dout, lse, dq, dk, dv, scratch);
+  attention(head.type).backward(head, out, dout, lse, dq, dk, dv, scratch);
 }
-size_t attention_scratch_bytes(int64_t tokens, int64_t head_dim) { return attention().scratch_bytes(tokens, head_dim); }
-size_t attention_forward_scratch_bytes(int64_t tokens, int64_t head_dim) {
-  return attention().forward_scratch_bytes(tokens, head_dim);
+size_t attention_scratch_bytes(int64_t tokens, int64_t head_dim, DType type) {
+  return attention(type).scratch_bytes(tokens, head_dim);
+}
+size_t attention_forward_scratch_bytes(int64_t tokens, int64_t head_dim, DType type) {
+  return attention(type).forward_scratch_bytes(tokens, head_dim);
 }
 
 void fill_uniform(const RandomKey& key, uint64_t first, float* out, int64_t n) {

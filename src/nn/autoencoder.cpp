@@ -153,9 +153,9 @@ size_t autoencoder_activation_bytes(const AutoencoderConfig& config, DType type,
   const int64_t f = encodes ? 1 : config.shrink();
   return bytes_of((encodes ? plan_encoder : plan_decoder)(config, height / f, width / f, kSlicePixels), type);
 }
-size_t autoencoder_scratch_bytes(const AutoencoderConfig& config, int64_t height, int64_t width) {
+size_t autoencoder_scratch_bytes(const AutoencoderConfig& config, DType type, int64_t height, int64_t width) {
   const int64_t f = config.shrink();
-  return kernels::attention_forward_scratch_bytes(height / f * (width / f), config.channels.back());
+  return kernels::attention_forward_scratch_bytes(height / f * (width / f), config.channels.back(), type);
 }
 
 std::vector<AutoencoderConv> autoencoder_convolutions(const AutoencoderConfig& config, bool encodes, int64_t height,

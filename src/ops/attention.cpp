@@ -185,7 +185,7 @@ template <class E>
 struct Scratch {
   Scratch(Context& ctx, const parallel::Worker& w, const Sizes& s, bool forward, int64_t copies) {
     const auto bytes = forward ? kernels::attention_forward_scratch_bytes : kernels::attention_scratch_bytes;
-    const size_t attention_bytes = (bytes(s.T, s.D) + 63) / 64 * 64;
+    const size_t attention_bytes = (bytes(s.T, s.D, kDTypeOf<E>) + 63) / 64 * 64;
     const size_t copy_bytes = (size_t(3 * s.T * s.D) * sizeof(E) + 63) / 64 * 64;
     attention = ctx.scratch(w, attention_bytes + size_t(copies) * copy_bytes);
     char* first = static_cast<char*>(attention) + attention_bytes;

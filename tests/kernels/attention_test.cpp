@@ -76,7 +76,7 @@ void check(const AttentionKernels& table, int64_t t, int64_t d, int64_t heads, f
 }  // namespace
 
 TEST_CASE("attention equals the reference, forward and backward") {
-  for (const AttentionKernels* table : usable_attention()) {
+  for (const AttentionKernels* table : usable_attention(DType::kF32)) {
     const int64_t r = table->tile_rows, c = table->tile_cols;
     for (int64_t t : {int64_t{1}, int64_t{2}, r, r + 1, c - 1, c, c + 1, 2 * c + r + 3}) {
       for (int64_t d : {int64_t{1}, int64_t{3}, r + 1, int64_t{64}, int64_t{72}}) check(*table, t, d, 1, 1);
@@ -138,7 +138,7 @@ struct LongRow {
 
 TEST_CASE("attention over 4,096 tokens") {
   const int64_t tokens = only_kernels() == nullptr ? 4096 : 640;
-  for (const AttentionKernels* table : usable_attention()) {
+  for (const AttentionKernels* table : usable_attention(DType::kF32)) {
     for (const int64_t dim : {64, 72}) {
       INFO(table->name << " dim " << dim);
       Data x(tokens, dim, 1, 0, 1);
@@ -189,19 +189,37 @@ double relative_error(const std::vector<float>& got, const std::vector<float>& w
   return std::sqrt(error / norm);
 }
 
-/// bf16 tensors against the reference on the same rounded values; p, ds and the result are rounded once each.
-void check_bf16(const AttentionKernels& table, int64_t t, int64_t d, int64_t heads) {
-  INFO(table.name << " bf16 tokens " << t << " dim " << d << " heads " << heads);
-  Data exact(t, d, heads, heads - 1, 1);
-  std::vector<BFloat16> qkv = rounded(exact.qkv.values()), dout = rounded(exact.dout.values());
-  exact.qkv = Guarded(widened(qkv)), exact.dout = Guarded(widened(dout));
-  exact.head.q = exact.slice(exact.qkv, 0), exact.head.k = exact.slice(exact.qkv, 1);
-  exact.head.v = exact.slice(exact.qkv, 2);
-  exact.run_reference();
-  const BFloat16 mark{0x7fcd};
-  std::vector<BFloat16> out(size_t(t * heads * d), mark), dqkv(qkv.size(), mark);
-  std::vector<float> lse(size_t(t), 0.0f);
-  const auto at = [&](std::vector<BFloat16>& x, int64_t which) { return x.data() + (which * heads + heads - 1) * d; };
+/// bf16 numbers between two zones; all start as the same NaN.
+struct GuardedHalves {
+  static constexpr int64_t kZone = 128;
+  static constexpr BFloat16 kMark{0x7fcd};
+  std::vector<BFloat16> all;
+
+  explicit GuardedHalves(int64_t n) : all(size_t(n + 2 * kZone), kMark) {}
+  explicit GuardedHalves(const std::vector<BFloat16>& x) : GuardedHalves(int64_t(x.size())) {
+    std::copy(x.begin(), x.end(), data());
+  }
+  BFloat16* data() { return all.data() + kZone; }
+  std::vector<BFloat16> values() const { return {all.begin() + kZone, all.end() - kZone}; }
+  /// What was written of what `may` does not allow, number by number.
+  template <class May>
+  int64_t touched(const May& may) const {
+    int64_t count = 0;
+    for (int64_t i = 0; i < int64_t(all.size()); ++i) {
+      const bool inside = i >= kZone && i < int64_t(all.size()) - kZone;
+      count += !(inside && may(i - kZone)) && all[size_t(i)].bits != kMark.bits;
+    }
+    return count;
+  }
+};
+
+/// Of the last head, against what `exact` has found for the values of qkv and dout.
+void check_bf16(const AttentionKernels& table, Data& exact, std::vector<BFloat16>& qkv, std::vector<BFloat16>& dout) {
+  INFO(table.name);
+  const int64_t t = exact.tokens, d = exact.dim, heads = exact.heads;
+  GuardedHalves out(t * heads * d), dqkv(int64_t(qkv.size()));
+  Guarded lse(t);
+  const auto at = [&](auto& x, int64_t which) { return x.data() + (which * heads + heads - 1) * d; };
   AttentionHead head = exact.head;
   head.q = at(qkv, 0), head.k = at(qkv, 1), head.v = at(qkv, 2), head.type = DType::kBF16;
   const Scratch scratch(table.scratch_bytes(t, d));
@@ -211,27 +229,99 @@ void check_bf16(const AttentionKernels& table, int64_t t, int64_t d, int64_t hea
   table.backward(head, at(ref_out, 0), at(dout, 0), exact.lse.data(), at(dqkv, 0), at(dqkv, 1), at(dqkv, 2),
                  scratch.get());
   CHECK(scratch.zone_untouched());
-  int64_t touched = 0;  // other heads
-  for (size_t i = 0; i < out.size(); ++i) touched += int64_t(i) / d % heads != heads - 1 && out[i].bits != mark.bits;
-  for (size_t i = 0; i < dqkv.size(); ++i) touched += int64_t(i) / d % heads != heads - 1 && dqkv[i].bits != mark.bits;
-  CHECK(touched == 0);
-  std::vector<float> got_out = widened(out), got = widened(dqkv), want_out = exact.out.values(),
+  CHECK(lse.zones_untouched());
+  const auto in_head = [=](int64_t i) { return i / d % heads == heads - 1; };
+  CHECK(out.touched(in_head) == 0);
+  CHECK(dqkv.touched(in_head) == 0);
+  std::vector<float> got_out = widened(out.values()), got = widened(dqkv.values()), want_out = exact.out.values(),
                      want = exact.dqkv.values();
   for (size_t i = 0; i < want.size(); ++i)
     if (int64_t(i) / d % heads != heads - 1) got[i] = want[i] = 0;
   for (size_t i = 0; i < want_out.size(); ++i)
     if (int64_t(i) / d % heads != heads - 1) got_out[i] = want_out[i] = 0;
-  CHECK(difference(lse, exact.lse.values(), std::ldexp(1.0, -16) * double(d)) == "");
+  CHECK(difference(lse.values(), exact.lse.values(), std::ldexp(1.0, -16) * double(d)) == "");
   CHECK(relative_error(got_out, want_out) < 0.006);  // three roundings of 2^-9, as random as they are
   CHECK(relative_error(got, want) < 0.006);
+}
+
+/// bf16 tensors against the reference on the same rounded values; p, ds and the result are rounded once each.
+/// `magnitude`: bound of |q| and |k|; v and dout are at most 1.
+void check_bf16(int64_t t, int64_t d, int64_t heads, float magnitude = 1) {
+  INFO("bf16 tokens " << t << " dim " << d << " heads " << heads << " magnitude " << magnitude);
+  Data exact(t, d, heads, heads - 1, 1);
+  std::vector<float> values = exact.qkv.values();
+  for (size_t i = 0; i < values.size(); ++i)
+    if (int64_t(i) / (heads * d) % 3 < 2) values[i] *= magnitude;
+  std::vector<BFloat16> qkv = rounded(values), dout = rounded(exact.dout.values());
+  exact.qkv = Guarded(widened(qkv)), exact.dout = Guarded(widened(dout));
+  exact.head.q = exact.slice(exact.qkv, 0), exact.head.k = exact.slice(exact.qkv, 1);
+  exact.head.v = exact.slice(exact.qkv, 2);
+  exact.run_reference();
+  for (const AttentionKernels* table : usable_attention(DType::kBF16)) check_bf16(*table, exact, qkv, dout);
 }
 
 }  // namespace
 
 TEST_CASE("attention of bf16 tensors stays within its roundings") {
-  for (const AttentionKernels* table : usable_attention()) {
-    for (int64_t t : {1, 2, 15, 33, 64, 256, 301, 571})
-      for (int64_t d : {8, 17, 64, 72}) check_bf16(*table, t, d, t % 2 + 1);
+  for (int64_t t : {1, 15, 16, 17, 64, 255, 256, 300})
+    for (int64_t d : {8, 16, 32, 40, 64, 72, 80, 128}) check_bf16(t, d, t % 2 + 1);
+  for (int64_t t : {2, 33, 571})
+    for (int64_t d : {17, 72}) check_bf16(t, d, t % 2 + 1);
+  check_bf16(20, 512, 2);
+}
+
+TEST_CASE("attention of bf16 tensors with scores far apart stays within its roundings") {
+  check_bf16(40, 64, 1, 6);
+  check_bf16(300, 8, 1, 6);
+}
+
+TEST_CASE("bits of bf16 attention do not depend on strides, neighbours, old scratch or the next head") {
+  constexpr int64_t kTokens = 300, kDim = 40, kHeads = 3, kEach = kTokens * kDim;
+  for (const AttentionKernels* table : usable_attention(DType::kBF16)) {
+    INFO(table->name);
+    Data x(kTokens, kDim, kHeads, 1, 1);
+    GuardedHalves qkv(rounded(x.qkv.values())), dout(rounded(x.dout.values())), alone(3 * kEach), dout_alone(kEach);
+    for (int64_t t = 0; t < kTokens; ++t) {
+      for (int64_t which = 0; which < 3; ++which)
+        std::copy_n(qkv.data() + ((t * 3 + which) * kHeads + 1) * kDim, kDim, alone.data() + which * kEach + t * kDim);
+      std::copy_n(dout.data() + (t * kHeads + 1) * kDim, kDim, dout_alone.data() + t * kDim);
+    }
+    struct Result {
+      std::vector<BFloat16> out, dq, dk, dv;
+      std::vector<float> lse;
+      bool operator==(const Result& x) const {
+        const auto same = [](const std::vector<BFloat16>& a, const std::vector<BFloat16>& b) {
+          return std::memcmp(a.data(), b.data(), a.size() * sizeof(BFloat16)) == 0;
+        };
+        return same(out, x.out) && same(dq, x.dq) && same(dk, x.dk) && same(dv, x.dv) && same_bits(lse, x.lse);
+      }
+    };
+    const Scratch scratch(table->scratch_bytes(kTokens, kDim));
+    const auto run = [&](const AttentionHead& head, const BFloat16* dy) {
+      GuardedHalves out(kTokens * head.out_stride), dq(kTokens * head.qkv_stride), dk(dq), dv(dq);
+      Guarded lse(kTokens);
+      table->forward(head, out.data(), lse.data(), scratch.get());
+      table->backward(head, out.data(), dy, lse.data(), dq.data(), dk.data(), dv.data(), scratch.get());
+      const auto rows = [&](GuardedHalves& from, int64_t stride) {
+        std::vector<BFloat16> to;
+        for (int64_t t = 0; t < kTokens; ++t)
+          to.insert(to.end(), from.data() + t * stride, from.data() + t * stride + kDim);
+        return to;
+      };
+      return Result{rows(out, head.out_stride), rows(dq, head.qkv_stride), rows(dk, head.qkv_stride),
+                    rows(dv, head.qkv_stride), lse.values()};
+    };
+    AttentionHead head = x.head;
+    head.q = qkv.data() + kDim, head.k = qkv.data() + (kHeads + 1) * kDim,
+    head.v = qkv.data() + (2 * kHeads + 1) * kDim;
+    head.type = DType::kBF16;
+    const Result first = run(head, dout.data() + kDim);
+    CHECK(run(head, dout.data() + kDim) == first);
+    head.next = kDim;
+    CHECK(run(head, dout.data() + kDim) == first);
+    head.q = alone.data(), head.k = alone.data() + kEach, head.v = alone.data() + 2 * kEach, head.next = 0;
+    head.qkv_stride = head.out_stride = kDim;
+    CHECK(run(head, dout_alone.data()) == first);
   }
 }
 
@@ -239,7 +329,7 @@ TEST_CASE("attention of bf16 tensors over 4,096 tokens stays within its rounding
   // Terms (p or its gradient) and the result are rounded by at most 2^-9 of their own each, at random: relative to what
   // they add up to, the error does not grow with the number of tokens. The limit is three such roundings, as above.
   const int64_t tokens = only_kernels() == nullptr ? 4096 : 640, dim = 72;
-  for (const AttentionKernels* table : usable_attention()) {
+  for (const AttentionKernels* table : usable_attention(DType::kBF16)) {
     INFO(table->name);
     Data x(tokens, dim, 1, 0, 1);
     std::vector<BFloat16> qkv = rounded(x.qkv.values()), dout = rounded(x.dout.values());
@@ -270,7 +360,7 @@ TEST_CASE("attention of bf16 tensors over 4,096 tokens stays within its rounding
 }
 
 TEST_CASE("attention with scores far apart is right, with scores of 1e8 finite") {
-  for (const AttentionKernels* table : usable_attention()) {
+  for (const AttentionKernels* table : usable_attention(DType::kF32)) {
     check(*table, 40, 64, 1, 6);
     Data x(300, 8, 1, 0, 1e4f);  // the softmax picks one key
     x.run(*table);
@@ -280,7 +370,7 @@ TEST_CASE("attention with scores far apart is right, with scores of 1e8 finite")
 }
 
 TEST_CASE("attention leaves the other heads alone and repeats bit for bit") {
-  for (const AttentionKernels* table : usable_attention()) {
+  for (const AttentionKernels* table : usable_attention(DType::kF32)) {
     INFO(table->name);
     Data x(45, 12, 3, 1, 1), y(45, 12, 3, 1, 1);
     y.head.next = 12;  // fetched, and nothing else
@@ -296,7 +386,7 @@ TEST_CASE("attention leaves the other heads alone and repeats bit for bit") {
 }
 
 TEST_CASE("a NaN key makes every output of attention NaN, a NaN query only its own") {
-  for (const AttentionKernels* table : usable_attention()) {
+  for (const AttentionKernels* table : usable_attention(DType::kF32)) {
     INFO(table->name);
     Data keys(33, 5, 1, 0, 1), query(33, 5, 1, 0, 1);
     keys.slice(keys.qkv, 1)[7 * keys.head.qkv_stride + 2] = std::numeric_limits<float>::quiet_NaN();

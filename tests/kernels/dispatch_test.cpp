@@ -45,7 +45,8 @@ TEST_CASE("every family comes from the first instruction set that is allowed, ru
     const Families chosen = choose_kernels(sets[i].name).kernels;
     CHECK(chosen.f32_products == first_with(&Families::f32_products, sets, i));
     CHECK(chosen.bf16_products == first_with(&Families::bf16_products, sets, i));
-    CHECK(chosen.attention == first_with(&Families::attention, sets, i));
+    CHECK(chosen.f32_attention == first_with(&Families::f32_attention, sets, i));
+    CHECK(chosen.bf16_attention == first_with(&Families::bf16_attention, sets, i));
     CHECK(chosen.elementwise == first_with(&Families::elementwise, sets, i));
   }
   if (only_kernels() != nullptr) CHECK(choose_kernels(nullptr).isa == only_kernels());
@@ -58,7 +59,8 @@ TEST_CASE("an instruction set with products alone takes the rest from the next o
   const KernelChoice choice = choose_kernels(nullptr, {unit, sets.back()});
   CHECK(choice.isa == "unit");
   CHECK(choice.kernels.f32_products == baseline.f32_products);
-  CHECK(choice.kernels.attention == baseline.attention);
+  CHECK(choice.kernels.f32_attention == baseline.f32_attention);
+  CHECK(choice.kernels.bf16_attention == baseline.bf16_attention);
   CHECK(choice.kernels.elementwise == baseline.elementwise);
   const InstructionSet missing{"missing", "CPU lacks it", {.bf16_products = baseline.bf16_products}};
   const std::string report = choose_kernels(nullptr, {missing, sets.back()}).report;
@@ -99,7 +101,7 @@ TEST_CASE("the report names every family and the chosen kernels") {
   const std::string report = dispatch_report();
   const Families& kernels = process_kernels().kernels;
   CHECK(report.find(std::string("gemm: ") + kernels.bf16_products->name + " ") == 0);
-  CHECK(report.find(std::string("\nattention: ") + kernels.attention->name + " ") != std::string::npos);
+  CHECK(report.find(std::string("\nattention: ") + kernels.bf16_attention->name + " ") != std::string::npos);
   CHECK(report.find(std::string("\nelementwise: ") + kernels.elementwise->name) != std::string::npos);
   CHECK(chosen_isa() == process_kernels().isa);
 }

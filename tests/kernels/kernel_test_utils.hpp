@@ -45,7 +45,9 @@ std::vector<const Table*> usable(const Table* Families::*family) {
 inline std::vector<const ProductKernels*> usable_products(DType arithmetic) {
   return usable(arithmetic == DType::kF32 ? &Families::f32_products : &Families::bf16_products);
 }
-inline std::vector<const AttentionKernels*> usable_attention() { return usable(&Families::attention); }
+inline std::vector<const AttentionKernels*> usable_attention(DType type) {
+  return usable(type == DType::kF32 ? &Families::f32_attention : &Families::bf16_attention);
+}
 inline std::vector<const ElementwiseKernels*> usable_elementwise() { return usable(&Families::elementwise); }
 
 /// Uniform values in [-1, 1), different for every `salt`.

@@ -35,9 +35,10 @@ void attention_forward(const AttentionHead& head, void* out, float* lse, void* s
 /// Grads: dq, dk, dv (row stride qkv_stride) are overwritten. Needs out and lse of the forward pass.
 void attention_backward(const AttentionHead& head, const void* out, const void* dout, const float* lse, void* dq,
                         void* dk, void* dv, void* scratch);
-/// Bytes of `scratch`, enough for either direction; it must be 64-byte aligned and need not be cleared.
-size_t attention_scratch_bytes(int64_t tokens, int64_t head_dim);
-size_t attention_forward_scratch_bytes(int64_t tokens, int64_t head_dim);  ///< the same for forward alone
+/// Bytes of `scratch` for heads of a type, enough for either direction; it must be 64-byte aligned and need not be
+/// cleared.
+size_t attention_scratch_bytes(int64_t tokens, int64_t head_dim, DType type);
+size_t attention_forward_scratch_bytes(int64_t tokens, int64_t head_dim, DType type);  ///< the same for forward alone
 
 namespace ref {  // f32 only
 void attention_forward(const AttentionHead& head, float* out, float* lse);

@@ -64,7 +64,7 @@ size_t autoencoder_activation_bytes(const AutoencoderConfig& config, DType type,
 
 /// Scratch of each worker that an image takes: of its attention, in which every worker has all keys. Products add a few
 /// MB.
-size_t autoencoder_scratch_bytes(const AutoencoderConfig& config, int64_t height, int64_t width);
+size_t autoencoder_scratch_bytes(const AutoencoderConfig& config, DType type, int64_t height, int64_t width);
 
 /// One convolution of an autoencoder: of an image height x width (already doubled, where it is) with `channels`.
 struct AutoencoderConv {
