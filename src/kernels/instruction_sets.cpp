@@ -32,7 +32,7 @@
 #endif
 
 // Attention makes its products on the matrix unit, too.
-#define DITRAIN_BF16_FAMILIES(set) .bf16_products = &set::bf16_products
+#define DITRAIN_BF16_FAMILIES(set) .bf16_products = &set::bf16_products, .bf16_attention = &set::attention
 #define DITRAIN_PRODUCTS_AND_ATTENTION(set)                                                                   \
   .f32_products = &set::f32_products, .bf16_products = &set::bf16_products, .f32_attention = &set::attention, \
   .bf16_attention = &set::attention

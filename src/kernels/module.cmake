@@ -6,8 +6,8 @@ if(DITRAIN_SANITIZE)
   list(APPEND isa_flags -O1 -fexpensive-optimizations)
 endif()
 
-# ditrain_instruction_set(NAME "FAMILIES" FLAGS...): the objects of an instruction set, isa/FAMILY.cpp each; its row in
-# instruction_sets.cpp names the same families. Constants in FLAGS: see isa/common.inc.
+# ditrain_instruction_set(NAME "FILES" FLAGS...): the objects of an instruction set, isa/FILE.cpp each; its row in
+# instruction_sets.cpp names the families that they hold. Constants in FLAGS: see isa/common.inc.
 set(all_families f32_products bf16_products attention elementwise)
 function(ditrain_isa_object name families)
   list(TRANSFORM families REPLACE "(.+)" "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/isa/\\1.cpp")
@@ -32,10 +32,11 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   ditrain_instruction_set(avx2 "${all_families}" -mavx2 -mfma -DDITRAIN_LANES=8 -DDITRAIN_TILE_ROWS=6)
   ditrain_instruction_set(avx512 "${all_families}" ${avx512_flags})
   ditrain_instruction_set(avx512_bf16 "${all_families}" ${avx512_flags} -mavx512bf16)
-  ditrain_instruction_set(amx_bf16 bf16_products ${avx512_flags} -mavx512bf16 -mamx-tile -mamx-bf16
+  ditrain_instruction_set(amx_bf16 "bf16_products;tile_attention" ${avx512_flags} -mavx512bf16 -mamx-tile -mamx-bf16
                           -DDITRAIN_TILE_UNIT=amx_unit.inc)
   # The tile unit in plain C++, for the kernels' tests alone: see tests/kernels/models.cpp.
-  ditrain_isa_object(amx_model bf16_products ${avx512_flags} -mavx512bf16 -DDITRAIN_TILE_UNIT=amx_model.inc)
+  ditrain_isa_object(amx_model "bf16_products;tile_attention" ${avx512_flags} -mavx512bf16
+                     -DDITRAIN_TILE_UNIT=amx_model.inc)
   target_compile_definitions(ditrain_kernels_amx_model INTERFACE DITRAIN_KERNEL_MODELS=1)
   add_library(ditrain_kernel_models ALIAS ditrain_kernels_amx_model)
 endif()

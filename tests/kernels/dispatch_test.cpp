@@ -147,11 +147,18 @@ TEST_CASE("the report says which products are made on a tile unit, and in which 
       .avx2_fma = true, .avx512 = true, .avx512_bf16 = true, .amx_bf16 = true, .has_amx_bf16 = true};
   CHECK(choose_kernels(nullptr, sets_on(all, names)).report ==
         "gemm: amx_bf16 32x32 tiles for bf16, avx512_bf16 14x32 tiles for f32\n"
-        "attention: avx512_bf16 14x32 tiles\n"
+        "attention: amx_bf16 32x32 tiles for bf16, avx512_bf16 14x32 tiles for f32\n"
+        "elementwise: avx512_bf16\n");
+  const KernelChoice lowered = choose_kernels("avx512_bf16", sets_on(all, names));
+  CHECK(lowered.kernels.bf16_attention == lowered.kernels.f32_attention);
+  CHECK(lowered.report ==
+        "gemm: avx512_bf16 14x32 tiles (refused: amx_bf16: DITRAIN_ISA=avx512_bf16)\n"
+        "attention: avx512_bf16 14x32 tiles (refused: amx_bf16: DITRAIN_ISA=avx512_bf16)\n"
         "elementwise: avx512_bf16\n");
   const std::string refused = "avx512_bf16: CPU lacks avx512 (F, BW, DQ and VL))\n";
   CHECK(choose_kernels(nullptr, sets_on({.avx2_fma = true}, names)).report ==
         "gemm: avx2 6x16 tiles (refused: amx_bf16: CPU lacks avx512 (F, BW, DQ and VL); " + refused +
-            "attention: avx2 6x16 tiles (refused: " + refused + "elementwise: avx2 (refused: " + refused);
+            "attention: avx2 6x16 tiles (refused: amx_bf16: CPU lacks avx512 (F, BW, DQ and VL); " + refused +
+            "elementwise: avx2 (refused: " + refused);
 }
 #endif

@@ -1,7 +1,7 @@
-// Which kernels this process uses. Instruction sets are tried fastest first, family by family (products in f32 and in
-// bf16, attention, element-wise work): the first that has kernels of the family, that this CPU (CPUID and OS state; on
-// Arm also the lengths of its vectors) can run and that DITRAIN_ISA allows wins, once. So amx_bf16, which has products
-// of bf16 alone, stands beside the rest of avx512_bf16.
+// Which kernels this process uses. Instruction sets are tried fastest first, family by family (products and attention,
+// each in f32 and in bf16, element-wise work): the first that has kernels of the family, that this CPU (CPUID and OS
+// state; on Arm also the lengths of its vectors) can run and that DITRAIN_ISA allows wins, once. So amx_bf16, which has
+// products and attention of bf16 alone, stands beside the rest of avx512_bf16.
 // DITRAIN_ISA may only lower, all families at once: a name of the table in src/kernels/instruction_sets.cpp (avx2,
 // sve2_512, ...), the beginning of one for its first (sve2 for sve2_512), or scalar for the baseline. Another name is
 // an InputError of the first kernel called, which lists them all: call chosen_isa() early.
