@@ -130,14 +130,16 @@ TEST_CASE("scale: overlap hides messages, shards move half as much again, outer 
   late.new_weights = sharded.new_weights;
   CHECK(exposed(late, Way::kShards) > 1.4 * at_end);
   CHECK(exposed(late, Way::kReduceScatter) == Approx(at_end).epsilon(0.05));
-  const double outer = exposed(s, Way::kOuter);
-  CHECK(outer == Approx(at_end / 10).epsilon(0.1));
+  late.new_weights.clear(), late.early = false;  // an outer step waits for all sums, too, before weights change
+  const double outer = exposed(s, Way::kOuter), facts = exposed(schedule(0), Way::kTwoLevel);  // of every step
+  CHECK(outer - facts == Approx((exposed(late, Way::kTwoLevel) - facts) / 10).epsilon(0.01));
   CHECK(exposed(s, Way::kOuterOverlapped) < 0.3 * outer);
 }
 
 TEST_CASE("scale: an outer step takes what the planner says, in f32 and bf16, with overlap and without") {
   need_simgrid();
-  const plan::Platform c = cluster(4, 1);
+  plan::Platform c = cluster(4, 1);
+  c.inside.gb_per_s = c.die.memory_gb_per_s;  // at which the simulation adds slices, a time that the planner lacks
   config::Config config = step_config({.model = "S", .sets = {"train.global_batch=4"}}, 4);
   config.parallel.strategy = config::Strategy::kDp;
   for (const DType wire : {DType::kF32, DType::kBF16})
@@ -157,7 +159,7 @@ TEST_CASE("scale: an outer step takes what the planner says, in f32 and bf16, wi
         const plan::ClusterStep planned = plan::predict_step(outer, plan::rates_of(c.die, DType::kF32), c, c.die.cores);
         CHECK(planned.total_s == Approx(simulated.step_s).epsilon(0.02));
         CHECK(planned.exposed_s == Approx(simulated.exposed_s).epsilon(0.1).margin(1e-3 * simulated.step_s));
-        CHECK((simulated.exposed_s > 0.01 * simulated.step_s) == (!overlap || every == 2));
+        CHECK((simulated.exposed_s > 0.01 * simulated.step_s) == !overlap);
       }
 }
 
