@@ -3,6 +3,7 @@
 #include "instruction_sets.hpp"
 
 #include <cstdlib>
+#include <sstream>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/kernels/dispatch.hpp"
@@ -106,15 +107,17 @@ size_t first_allowed(const std::vector<InstructionSet>& list, const std::string&
 /// The first candidate of a family that is not refused; ` (refused: ...)` says why the ones before it were, or is
 /// empty.
 template <class Table>
-std::string choose(const Table* Families::*family, const std::vector<InstructionSet>& list, KernelChoice& choice) {
+std::string choose(const Table* Families::*family, bool multiplies_bf16, const std::vector<InstructionSet>& list,
+                   KernelChoice& choice) {
   std::string refused;
   for (const InstructionSet& set : list) {
     if (set.kernels.*family == nullptr) continue;
-    if (set.obstacle.empty()) {
+    const std::string& obstacle = set.obstacle.empty() && multiplies_bf16 ? set.slow_bf16 : set.obstacle;
+    if (obstacle.empty()) {
       choice.kernels.*family = set.kernels.*family;
       return refused.empty() ? "" : " (refused: " + refused + ")";
     }
-    refused += (refused.empty() ? "" : "; ") + std::string(set.name) + ": " + set.obstacle;
+    refused += (refused.empty() ? "" : "; ") + std::string(set.name) + ": " + obstacle;
   }
   check_failed(__FILE__, __LINE__, "baseline runs everywhere", "the baseline kernels were refused");
 }
@@ -134,7 +137,13 @@ std::string with_tiles(const Table& bf16, const Table& f32) {
 
 std::vector<InstructionSet> instruction_sets([[maybe_unused]] const CpuFeatures& cpu) {
 #define DITRAIN_ROW(set, obstacle, families) {#set, obstacle, {families(set)}},
-  return {DITRAIN_INSTRUCTION_SETS(DITRAIN_ROW)};
+  std::vector<InstructionSet> sets = {DITRAIN_INSTRUCTION_SETS(DITRAIN_ROW)};
+#ifdef DITRAIN_KERNELS_X86
+  for (InstructionSet& set : sets)
+    if (cpu.slow_bf16 && std::string(set.name) == "avx512_bf16")
+      set.slow_bf16 = "bf16 at half the rate of f32 on this processor";
+#endif
+  return sets;
 }
 
 KernelChoice choose_kernels(const char* wanted, const std::vector<InstructionSet>& list) {
@@ -142,14 +151,15 @@ KernelChoice choose_kernels(const char* wanted, const std::vector<InstructionSet
   const size_t first = wanted != nullptr && *wanted != '\0' ? first_allowed(list, wanted) : 0;
   for (size_t i = 0; i < first; ++i)
     if (candidates[i].obstacle.empty()) candidates[i].obstacle = std::string("DITRAIN_ISA=") + wanted;
+  if (wanted != nullptr && std::string(wanted) == list[first].name) candidates[first].slow_bf16.clear();
   KernelChoice choice;
   for (const InstructionSet& set : candidates)
     if (set.obstacle.empty() && choice.isa.empty()) choice.isa = set.name;
-  choose(&Families::f32_products, candidates, choice);
-  choose(&Families::f32_attention, candidates, choice);
-  const std::string why_products = choose(&Families::bf16_products, candidates, choice),
-                    why_attention = choose(&Families::bf16_attention, candidates, choice),
-                    why_elementwise = choose(&Families::elementwise, candidates, choice);
+  choose(&Families::f32_products, false, candidates, choice);
+  choose(&Families::f32_attention, false, candidates, choice);
+  const std::string why_products = choose(&Families::bf16_products, true, candidates, choice),
+                    why_attention = choose(&Families::bf16_attention, true, candidates, choice),
+                    why_elementwise = choose(&Families::elementwise, false, candidates, choice);
   const Families& chosen = choice.kernels;
   choice.report = "gemm: " + with_tiles(*chosen.bf16_products, *chosen.f32_products) + why_products +
                   "\nattention: " + with_tiles(*chosen.bf16_attention, *chosen.f32_attention) + why_attention +
@@ -164,5 +174,13 @@ const KernelChoice& process_kernels() {
 
 std::string chosen_isa() { return process_kernels().isa; }
 std::string dispatch_report() { return process_kernels().report; }
+
+std::string kernels_in(const std::string& report) {
+  std::string kernels;
+  std::istringstream lines(report);
+  for (std::string line; std::getline(lines, line);)
+    kernels += (kernels.empty() ? "" : "; ") + line.substr(0, line.find(" (refused: "));
+  return kernels;
+}
 
 }  // namespace ditrain::kernels

@@ -29,6 +29,7 @@ struct InstructionSet {
   const char* name;
   std::string obstacle;  ///< why this machine cannot run them, e.g. "CPU lacks avx512_bf16"; empty: it can
   Families kernels;
+  std::string slow_bf16 = {};  ///< why its products of bf16 and its attention are left to the next; empty: they are not
 };
 /// Fastest first; the last one ("baseline") has all families and always runs.
 std::vector<InstructionSet> instruction_sets(const platform::CpuFeatures& cpu = platform::cpu_features());
@@ -40,7 +41,7 @@ struct KernelChoice {
   std::string report;
 };
 /// The first of `list` without obstacle from the one that `wanted` names on (value of DITRAIN_ISA, see dispatch.hpp, or
-/// null: the first). An unknown name throws InputError.
+/// null: the first); a family that is slow there only if `wanted` is just that name. An unknown name throws InputError.
 KernelChoice choose_kernels(const char* wanted, const std::vector<InstructionSet>& list = instruction_sets());
 const KernelChoice& process_kernels();  ///< chosen on first use from the environment, then fixed
 

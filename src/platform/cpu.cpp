@@ -3,7 +3,9 @@
 
 #include <sys/utsname.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <fstream>
 #include <initializer_list>
 
@@ -43,6 +45,16 @@ class X86 {
     uint32_t r[4] = {};
     return __get_cpuid_count(leaf, subleaf, &r[kEax], &r[kEbx], &r[kEcx], &r[kEdx]) &&
            (r[from] & mask_of(bits)) == mask_of(bits);
+  }
+  std::string vendor() const {
+    uint32_t highest = 0, words[3] = {};
+    char text[sizeof(words)] = {};
+    if (__get_cpuid(0, &highest, &words[0], &words[2], &words[1])) std::memcpy(text, words, sizeof(words));
+    return {text, sizeof(text)};
+  }
+  uint32_t signature() const {
+    uint32_t r[4] = {};
+    return __get_cpuid(1, &r[kEax], &r[kEbx], &r[kEcx], &r[kEdx]) ? r[kEax] : 0;
   }
   bool saves(uint64_t registers) const { return (saved_ & registers) == registers; }
   /// Linux gives a process its tile registers only on request (Documentation/arch/x86/xstate.rst).
@@ -96,6 +108,14 @@ CpuFeatures probe() { return {}; }
 #endif
 
 }  // namespace
+
+bool has_slow_bf16(const std::string& vendor, uint32_t signature) {
+  constexpr uint32_t kSapphireRapids = 0x8f, kEmeraldRapids = 0xcf, kGraniteRapids = 0xad, kGraniteRapidsD = 0xae;
+  constexpr uint32_t kSlow[] = {kSapphireRapids, kEmeraldRapids, kGraniteRapids, kGraniteRapidsD};
+  const uint32_t family = signature >> 8 & 0xf, model = (signature >> 4 & 0xf) | (signature >> 12 & 0xf0);
+  return vendor == "GenuineIntel" && family == 6 &&
+         std::find(std::begin(kSlow), std::end(kSlow), model) != std::end(kSlow);
+}
 
 const CpuFeatures& cpu_features() {
   static const CpuFeatures features = probe();

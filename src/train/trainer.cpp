@@ -27,6 +27,8 @@ std::vector<config::RankInvariant> start_invariants(const config::Config& config
       {"instruction set", kernels::chosen_isa(),
        "the lower one for all (mpirun -x DITRAIN_ISA=NAME): the last bits of their results differ, and "
        "weights would drift apart"});
+  invariants.push_back({"kernels", kernels::kernels_in(kernels::dispatch_report()),
+                        "the same processor for all, or one instruction set by name (mpirun -x DITRAIN_ISA=NAME)"});
   invariants.push_back({"command line", command_line, "the same flags for all ranks"});
   invariants.push_back({"config", config::to_yaml(config), "one config file on a file system that all nodes share"});
   return invariants;

@@ -194,6 +194,9 @@ void TrainingState::load(const std::string& folder) {
   if (state.isa != kernels::chosen_isa())
     log::warn("the checkpoint was computed with {} kernels, this run uses {}: it may not continue bit for bit",
               state.isa, kernels::chosen_isa());
+  const std::string was = kernels::kernels_in(state.kernels), is = kernels::kernels_in(kernels::dispatch_report());
+  if (state.isa == kernels::chosen_isa() && was != is)
+    log::warn("the checkpoint was computed by other kernels ({}; here {}): it may not continue bit for bit", was, is);
   const config::Config before = config::parse_config(state.config_yaml, folder);
   if (run.config.train.precision == DType::kBF16 && before.kernels.fuse != run.config.kernels.fuse)
     log::warn(

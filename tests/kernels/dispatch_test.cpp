@@ -161,4 +161,28 @@ TEST_CASE("the report says which products are made on a tile unit, and in which 
             "attention: avx2 6x16 tiles (refused: amx_bf16: CPU lacks avx512 (F, BW, DQ and VL); " + refused +
             "elementwise: avx2 (refused: " + refused);
 }
+
+TEST_CASE("where AVX512-BF16 has half the rate of f32, products of bf16 and attention are those of AVX-512") {
+  platform::CpuFeatures cpu{.avx2_fma = true, .avx512 = true, .avx512_bf16 = true, .slow_bf16 = true};
+  const std::vector<std::string> names = {"amx_bf16", "avx512_bf16", "avx512"};
+  const std::string slow = "avx512_bf16: bf16 at half the rate of f32 on this processor)\n";
+  const KernelChoice choice = choose_kernels(nullptr, sets_on(cpu, names));
+  CHECK(choice.isa == "avx512_bf16");
+  CHECK(choice.report ==
+        "gemm: avx512 14x32 tiles for bf16, avx512_bf16 14x32 tiles for f32 (refused: amx_bf16: CPU lacks amx_bf16; " +
+            slow +
+            "attention: avx512 14x32 tiles for bf16, avx512_bf16 14x32 tiles for f32 (refused: amx_bf16: CPU lacks "
+            "amx_bf16; " +
+            slow + "elementwise: avx512_bf16\n");
+  CHECK(kernels_in(choice.report) ==
+        "gemm: avx512 14x32 tiles for bf16, avx512_bf16 14x32 tiles for f32; attention: avx512 14x32 tiles for bf16, "
+        "avx512_bf16 14x32 tiles for f32; elementwise: avx512_bf16");
+  CHECK(choose_kernels("avx512", sets_on(cpu, names)).report.find("gemm: avx512 14x32 tiles (refused") == 0);
+  // By its name it is what other processors of a cluster have, too.
+  const std::string by_name = kernels_in(choose_kernels("avx512_bf16", sets_on(cpu, names)).report);
+  cpu.slow_bf16 = false;
+  CHECK(by_name == kernels_in(choose_kernels(nullptr, sets_on(cpu, names)).report));
+  cpu.slow_bf16 = cpu.amx_bf16 = cpu.has_amx_bf16 = true;
+  CHECK(choose_kernels(nullptr, sets_on(cpu, names)).kernels.bf16_products->name == std::string("amx_bf16"));
+}
 #endif

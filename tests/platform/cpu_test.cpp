@@ -47,6 +47,18 @@ TEST_CASE("usable CPU features agree with the kernel's list") {
   CHECK(&cpu_features() == &f);
 }
 
+TEST_CASE("processors whose AVX512-BF16 is slow are known by maker and model") {
+  for (const uint32_t signature : {0x806f8u, 0xc06f2u, 0xa06d1u, 0xa06e1u}) {  // Sapphire, Emerald, Granite Rapids (D)
+    CHECK(has_slow_bf16("GenuineIntel", signature));
+    CHECK_FALSE(has_slow_bf16("AuthenticAMD", signature));
+  }
+  CHECK_FALSE(has_slow_bf16("GenuineIntel", 0x5065b));   // Cooper Lake
+  CHECK_FALSE(has_slow_bf16("AuthenticAMD", 0xa10f11));  // Zen 4
+  CHECK_FALSE(has_slow_bf16("AuthenticAMD", 0xb00f21));  // Zen 5
+  CHECK_FALSE(has_slow_bf16("", 0));
+  CHECK((!cpu_features().slow_bf16 || cpu_features().avx512_bf16));
+}
+
 TEST_CASE("what Arm's vectors can do agrees with itself and with the kernel's list") {
   const CpuFeatures& f = cpu_features();
   if (!kernel_list().empty()) {
