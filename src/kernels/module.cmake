@@ -39,6 +39,14 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
                      -DDITRAIN_TILE_UNIT=amx_model.inc)
   target_compile_definitions(ditrain_kernels_amx_model INTERFACE DITRAIN_KERNEL_MODELS=1)
   add_library(ditrain_kernel_models ALIAS ditrain_kernels_amx_model)
+  # The same with a call before each access to memory, for counting: see tests/kernels/unit_counts_test.cpp.
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT DITRAIN_SANITIZE)
+    ditrain_isa_object(amx_counted bf16_products ${avx512_flags} -mavx512bf16 -DDITRAIN_TILE_UNIT=amx_model.inc
+                       -fsanitize=kernel-address --param=asan-instrumentation-with-call-threshold=0
+                       --param=asan-stack=0 --param=asan-globals=0)
+    target_compile_definitions(ditrain_kernels_amx_counted INTERFACE DITRAIN_COUNTED_KERNELS=1)
+    add_library(ditrain_counted_kernels ALIAS ditrain_kernels_amx_counted)
+  endif()
 endif()
 # Arm: GCC 12 knows no SME, and SVE is tested with clang alone; another compiler builds the baseline (NEON).
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$" AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang"

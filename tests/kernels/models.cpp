@@ -1,6 +1,10 @@
 #include "models.hpp"
 
+#include "../../src/kernels/isa/unit_listener.hpp"
+
 namespace ditrain::kernels {
+
+thread_local UnitListener* unit_listener = nullptr;
 
 #ifdef DITRAIN_KERNEL_MODELS
 namespace amx_model {

@@ -37,12 +37,12 @@ struct Product {
     const Scratch scratch(table.scratch_bytes(args(), {}));
     table.gemm(args(), scratch.get(), {});
   }
-  /// As the manual has it: in blocks of 32 steps a chain over the even steps and one over the odd ones, from zero.
-  float chunk_sum(int64_t i, int64_t j, int64_t begin, int64_t end) const {
-    float sum = 0;
-    for (int64_t p = begin; p < end; p += 32) {
+  /// As the manual has it: in blocks of 32 steps a chain over the even steps and one over the odd ones, from zero. The
+  /// blocks are added to the old c, one after the other.
+  float add_blocks(float sum, int64_t i, int64_t j) const {
+    for (int64_t p = 0; p < k; p += 32) {
       float chain[2] = {};
-      for (int64_t s = p; s < std::min(p + 32, end); ++s)
+      for (int64_t s = p; s < std::min(p + 32, k); ++s)
         chain[s % 2] = std::fma(to_f32(a[size_t(i * k + s)]), to_f32(b[size_t(j * k + s)]), chain[s % 2]);
       sum += chain[0] + chain[1];
     }
@@ -52,8 +52,7 @@ struct Product {
     for (int64_t i = 0; i < m; ++i)
       for (int64_t j = 0; j < n; ++j) {
         float& sum = c[size_t(i * n + j)];
-        for (int64_t p = 0; p < k; p += kSumChunk) sum += chunk_sum(i, j, p, std::min(p + kSumChunk, k));
-        sum += bias[size_t(j)];
+        sum = add_blocks(sum, i, j) + bias[size_t(j)];
       }
   }
 };
@@ -64,7 +63,7 @@ TEST_CASE("bf16 products on the tile unit sum in the order of Intel's manual") {
   for (const ProductKernels* table : tile_tables())
     for (int64_t m : {1, 16, 17, 33, 70})  // up to 16 rows: the weight is read from where it lies
       for (int64_t n : {1, 16, 31, 32, 50, 65})
-        for (int64_t k : {2, 32, 46, int(kSumChunk), int(kSumChunk) + 70}) {
+        for (int64_t k : {2, 32, 46, 384, 448, int(kSumChunk), int(kSumChunk) + 70}) {
           CAPTURE(table->name, m, n, k);
           Product fast{m, n, k}, slow{m, n, k};
           fast.run(*table);

@@ -118,9 +118,9 @@ struct GemmArgs {
 
 /// Every f32 sum runs over k in chunks of this length: each chunk is one chain of fused multiply-adds from zero
 /// (multiply, then add on baseline x86, which has no fused one); the old c, if accumulated, comes first, then the chunk
-/// sums in increasing order, the bias last. bf16 arithmetic takes the steps of a chunk in pairs
-/// (amx_bf16: in blocks of 32, the even and the odd ones of a block each one chain from zero, added to each other
-/// first).
+/// sums in increasing order, the bias last. bf16 arithmetic takes the steps of a chunk in pairs. amx_bf16 has no
+/// chunks: blocks of 32 steps, the even and the odd ones of a block each one chain from zero, are added to each other
+/// and then, one block after the other, to the old c or to zero; the bias comes last.
 inline constexpr int64_t kSumChunk = 1152;
 
 /// Up to this many steps of k the traffic of c decides: tiles go along rows of c, and operands are read where they lie

@@ -1,0 +1,194 @@
+// What the model of a core predicts for the tile unit: loops that were measured on the processor, and our products.
+#include <barrier>
+#include <cstdio>
+#include <thread>
+
+#include "core_model.hpp"
+#include "ditrain/bench/shapes.hpp"
+#include "kernel_test_utils.hpp"
+
+using namespace ditrain;
+using namespace ditrain::kernels;
+
+namespace {
+
+constexpr int64_t kFlopOfProduct = 2 * 16 * 16 * 32, kFlopPerCycle = 1024;
+
+class Pages {
+ public:
+  explicit Pages(size_t bytes) : p_(std::aligned_alloc(kPage, (bytes + kPage) / kPage * kPage)) {}
+  char* get() const { return static_cast<char*>(p_.get()); }
+
+ private:
+  struct Free {
+    void operator()(void* p) const { std::free(p); }
+  };
+  static constexpr size_t kPage = size_t{2} << 20;
+  std::unique_ptr<void, Free> p_;
+};
+
+/// Plain loops over `rows` panels of 32 rows and `cols` panels of 32 columns, `depth` steps deep: share of the peak.
+double plain_loops(int64_t depth, int64_t rows, int64_t cols) {
+  const int64_t blocks = depth / 32, panel = blocks * 2048;
+  const Pages a(size_t(rows * panel)), b(size_t(cols * panel)), c(4096);
+  CoreModel core;
+  double begin = 0;
+  const auto pass = [&] {
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < cols; ++j) {
+        for (int tile = 0; tile < 4; ++tile) core.zero(tile);
+        const char *at_a = a.get() + i * panel, *at_b = b.get() + j * panel;
+        for (int64_t k = 0; k < blocks; ++k, at_a += 2048, at_b += 2048) {
+          core.load(4, at_a, 64), core.load(6, at_b, 64), core.multiply_add(0, 4, 6);
+          core.load(7, at_b + 1024, 64), core.multiply_add(1, 4, 7);
+          core.load(5, at_a + 1024, 64), core.multiply_add(2, 5, 6), core.multiply_add(3, 5, 7);
+        }
+        for (int tile = 0; tile < 4; ++tile) core.store(tile, c.get() + tile / 2 * 2048 + tile % 2 * 64, 128);
+      }
+  };
+  pass();
+  begin = core.cycles();
+  pass(), pass();
+  return double(2 * rows * cols * blocks * 4) * CoreConstants::kProduct / (core.cycles() - begin);
+}
+
+}  // namespace
+
+TEST_CASE("the model of a core predicts plain loops on the tile unit as they were measured") {
+  // GFLOP/s of two cores while the peak was 6,535 (Granite Rapids, L1d 48 KiB, L2 2 MiB).
+  struct Measured {
+    int64_t depth, rows, cols;
+    double rate;
+  };
+  for (const Measured& x : {Measured{256, 4, 4, 5339},
+                            {384, 8, 8, 5006},
+                            {384, 32, 8, 4908},
+                            {384, 8, 36, 5017},
+                            {512, 8, 36, 4016},
+                            {768, 16, 16, 3227},
+                            {1024, 8, 36, 2062},
+                            {1536, 8, 16, 2995},
+                            {1536, 128, 12, 3104}}) {
+    CAPTURE(x.depth, x.rows, x.cols, x.rate);
+    const double predicted = plain_loops(x.depth, x.rows, x.cols) * 6535;
+    CHECK(predicted > 0.85 * x.rate);
+    CHECK(predicted < 1.15 * x.rate);
+  }
+}
+
+#ifdef DITRAIN_COUNTED_KERNELS
+namespace ditrain::kernels::amx_counted {
+extern const ProductKernels bf16_products;
+}
+namespace {
+thread_local CoreModel* counting = nullptr;
+}
+
+// The compiler calls these at each access to memory of the counted kernels (-fsanitize=kernel-address).
+extern "C" {
+#define DITRAIN_ACCESS(bytes)                                  \
+  void __asan_load##bytes##_noabort(const void* p) {           \
+    if (counting != nullptr) counting->vector_load(p, bytes);  \
+  }                                                            \
+  void __asan_store##bytes##_noabort(const void* p) {          \
+    if (counting != nullptr) counting->vector_store(p, bytes); \
+  }
+DITRAIN_ACCESS(1)
+DITRAIN_ACCESS(2)
+DITRAIN_ACCESS(4)
+DITRAIN_ACCESS(8)
+DITRAIN_ACCESS(16)
+#undef DITRAIN_ACCESS
+void __asan_loadN_noabort(const void* p, int64_t bytes) {
+  if (counting != nullptr) counting->vector_load(p, bytes);
+}
+void __asan_storeN_noabort(const void* p, int64_t bytes) {
+  if (counting != nullptr) counting->vector_store(p, bytes);
+}
+void __asan_handle_no_return() {}
+}
+
+namespace {
+
+/// What one of two cores was told of a product that both make, packing b together, and the cycles that it would take:
+/// the second time, when the caches hold what they can.
+struct Predicted {
+  CoreCounts counts;
+  double cycles = 0, share = 0;  ///< of the unit's peak
+};
+Predicted predict(const bench::ProductShape& shape) {
+  const Pages a(size_t(shape.m * shape.k) * 2), b(size_t(shape.n * shape.k) * 2), c(size_t(shape.m * shape.n) * 4);
+  const GemmArgs g = bench::args_of(shape, bench::product_types(shape, DType::kBF16), a.get(), b.get(), c.get());
+  const ProductKernels& table = amx_counted::bf16_products;
+  std::barrier meeting(2);
+  PackingGroup packers{.members = 2, .most_rows = shape.m / 2, .most_cols = shape.n, .context = &meeting};
+  packers.meet = [](const void* context) {
+    const_cast<std::barrier<>*>(static_cast<const std::barrier<>*>(context))->arrive_and_wait();
+  };
+  const Pages shared(table.shared_bytes(g, packers));
+  packers.shared = shared.get();
+  CoreModel cores[2];
+  Predicted p;
+  const auto run = [&](int number) {
+    PackingGroup own = packers;
+    own.member = number;
+    const GemmArgs part = block_of(g, number * shape.m / 2, shape.m / 2, 0, g.n);
+    const Pages scratch(table.scratch_bytes(part, own));
+    unit_listener = &cores[number], counting = number == 0 ? &cores[0] : nullptr;
+    table.gemm(part, scratch.get(), own);
+    if (number == 0) p.counts = cores[0].take_counts(), p.cycles = cores[0].cycles();
+    table.gemm(part, scratch.get(), own);
+    unit_listener = nullptr, counting = nullptr;
+  };
+  {
+    std::jthread other(run, 1);
+    run(0);
+  }
+  p.counts = cores[0].take_counts(), p.cycles = cores[0].cycles() - p.cycles;
+  p.share = shape.flop() / 2 / kFlopPerCycle / p.cycles;
+  return p;
+}
+
+}  // namespace
+
+TEST_CASE("a product whose rows lie well loads them as tiles, packs its weight alone and stores each sum once") {
+  bench::ProductShape shape{.model = "S", .layer = "proj", .pass = bench::Pass::kForward};
+  shape.m = 256, shape.n = 384, shape.k = 384;
+  const Predicted p = predict(shape);
+  const int64_t products = shape.m / 2 / 16 * (shape.n / 16) * (shape.k / 32);
+  CHECK(p.counts.products == products);
+  CHECK(p.counts.tile_loads == products);  // four for four products
+  CHECK(p.counts.tile_stores == shape.m / 2 / 16 * (shape.n / 16));
+  const int64_t packed = shape.n * shape.k / 2 / 32, sums = shape.m / 2 * shape.n / 16;  // vectors
+  CHECK(p.counts.vector_stores < packed + sums + 1000);
+  CAPTURE(p.share);
+  CHECK(p.share > 0.3);
+}
+
+// On two cores of a Granite Rapids the nine rows S qkv, up and down were measured with the products as they were before
+// sums stayed in the unit (commit 2cd3aca): 0.175 to 0.242 of a peak of 7,430 GFLOP/s. The model predicted 1.37 to 1.89
+// times that, in the geometric mean 1.58: which version is better, not how good it is.
+TEST_CASE("predicted shares of the unit's peak", "[.counted]") {
+  const GemmBlocking before = gemm_blocking();
+  set_gemm_blocking(derived_gemm_blocking(size_t{2} << 20, size_t{16} << 20));
+  std::printf("%-26s share Mcycles  products  loads: L1  L2  beyond  stores | vector loads: L1  L2  beyond  stores\n",
+              "");
+  double log_sum = 0;
+  int rows = 0;
+  for (const bench::ModelShape& model : bench::kModelShapes) {
+    const std::string name = model.name;
+    if (name != "S" && name != "XL") continue;
+    for (const bench::ProductShape& shape : bench::product_shapes(model, name == "S" ? 4096 : 1024)) {
+      if (shape.skinny()) continue;
+      const Predicted p = predict(shape);
+      const CoreCounts& n = p.counts;
+      std::printf("%-26s %.3f %7.2f %9ld %8ld %8ld %8ld %7ld | %8ld %8ld %8ld %8ld\n", shape.name().c_str(), p.share,
+                  p.cycles / 1e6, n.products, n.tile_lines[0] / 16, n.tile_lines[1] / 16, n.tile_lines[2] / 16,
+                  n.tile_stores, n.vector_lines[0], n.vector_lines[1], n.vector_lines[2], n.vector_stores);
+      log_sum += std::log(p.share), ++rows;
+    }
+  }
+  std::printf("geometric mean of %d rows: %.3f\n", rows, std::exp(log_sum / rows));
+  set_gemm_blocking(before);
+}
+#endif
