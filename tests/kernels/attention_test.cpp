@@ -325,6 +325,40 @@ TEST_CASE("bits of bf16 attention do not depend on strides, neighbours, old scra
   }
 }
 
+TEST_CASE("a key whose scores are all -infinity has no part in bf16 attention") {
+  // Tokens that fill no tile; an even number, as a pair of queries of which one exists meets this key on AVX512-BF16.
+  constexpr int64_t kTokens = 38, kDim = 19, kStride = 3 * kDim, kKey = 20;
+  std::vector<BFloat16> qkv = rounded(random_values(kTokens * kStride, 31)),
+                        dout = rounded(random_values(kTokens * kDim, 32));
+  for (int64_t t = 0; t < kTokens; ++t) qkv[size_t(t * kStride + 4)] = to_bf16(-0.5f);
+  qkv[size_t(kKey * kStride + kDim + 4)] = to_bf16(std::numeric_limits<float>::infinity());
+  const AttentionHead head{.tokens = kTokens,
+                           .head_dim = kDim,
+                           .q = qkv.data(),
+                           .k = qkv.data() + kDim,
+                           .v = qkv.data() + 2 * kDim,
+                           .qkv_stride = kStride,
+                           .out_stride = kDim,
+                           .scale = 0.25f,
+                           .type = DType::kBF16};
+  for (const AttentionKernels* table : usable_attention(DType::kBF16)) {
+    INFO(table->name);
+    std::vector<BFloat16> out(dout.size()), dqkv(qkv.size());
+    std::vector<float> lse(kTokens);
+    const Scratch scratch(table->scratch_bytes(kTokens, kDim));
+    table->forward(head, out.data(), lse.data(), scratch.get());
+    for (const float x : widened(out)) REQUIRE(std::isfinite(x));
+    table->backward(head, out.data(), dout.data(), lse.data(), dqkv.data(), dqkv.data() + kDim, dqkv.data() + 2 * kDim,
+                    scratch.get());
+    const std::vector<float> gradients = widened(dqkv);
+    for (int64_t t = 0; t < kTokens; ++t)
+      for (int64_t d = kDim; d < kStride; ++d) {
+        const float x = gradients[size_t(t * kStride + d)];
+        REQUIRE((t == kKey ? x == 0 : std::isfinite(x)));
+      }
+  }
+}
+
 TEST_CASE("attention of bf16 tensors over 4,096 tokens stays within its roundings") {
   // Terms (p or its gradient) and the result are rounded by at most 2^-9 of their own each, at random: relative to what
   // they add up to, the error does not grow with the number of tokens. The limit is three such roundings, as above.
