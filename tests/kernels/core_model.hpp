@@ -17,9 +17,9 @@ namespace ditrain::kernels {
 struct CoreConstants {
   static constexpr double kProduct = 16, kProductLatency = 52, kTileStore = 16;
   static constexpr double kLineL1 = 0.5;
-  static constexpr double kLineL2 = 2;      ///< * 32 of a tile
+  static constexpr double kLineL2 = 2.1;    ///< * 32 of a tile
   static constexpr double kLineL3 = 6;      ///< * a stream that is fetched ahead
-  static constexpr double kTileAhead = 20;  ///< * a tile's load begins so long before its register is free
+  static constexpr double kTileAhead = 24;  ///< * a tile's load begins so long before its register is free
   static constexpr double kLatencyL1 = 5, kLatencyL2 = 14, kLatencyStream = 20;
   static constexpr double kLatencyL3 = 230;  ///< of a line whose neighbour below was not read: no stream
   static constexpr int kMisses = 16;         ///< such lines on their way at the same time

@@ -4,7 +4,6 @@
 #include <thread>
 
 #include "core_model.hpp"
-#include "ditrain/bench/shapes.hpp"
 #include "kernel_test_utils.hpp"
 
 using namespace ditrain;
@@ -77,6 +76,8 @@ TEST_CASE("the model of a core predicts plain loops on the tile unit as they wer
 }
 
 #ifdef DITRAIN_COUNTED_KERNELS
+#include "ditrain/bench/shapes.hpp"
+
 namespace ditrain::kernels::amx_counted {
 extern const ProductKernels bf16_products;
 }
