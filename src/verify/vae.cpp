@@ -10,7 +10,7 @@ namespace ditrain::verify {
 
 namespace {
 
-constexpr int64_t kLargestSide = 2048, kMostImages = 64, kMostChannels = 1024;
+constexpr int64_t kLargestSide = 2048, kMostChannels = 1024;
 
 /// Sizes of the small models; those of Stable Diffusion where the file tells none.
 nn::AutoencoderConfig read_config(Verification& v) {
