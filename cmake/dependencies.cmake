@@ -1,15 +1,6 @@
 # Everything comes from the system (Debian packages, see scripts/install_packages.sh); nothing is downloaded here.
 option(DITRAIN_BUILD_TESTS "build the tests" ON)
-option(DITRAIN_ONLY_KERNELS "build the kernels, what they stand on and their tests: headers only, for a cross compiler" OFF)
 find_package(Threads REQUIRED)
-if(DITRAIN_ONLY_KERNELS)
-  # fmt and spdlog as headers: Debian's libraries are for the host. Nothing here asks hwloc.
-  add_library(fmt::fmt INTERFACE IMPORTED)
-  target_compile_definitions(fmt::fmt INTERFACE FMT_HEADER_ONLY)
-  add_library(spdlog::spdlog INTERFACE IMPORTED)
-  target_compile_definitions(spdlog::spdlog INTERFACE SPDLOG_FMT_EXTERNAL)
-  return()
-endif()
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(hwloc REQUIRED IMPORTED_TARGET hwloc)
 pkg_check_modules(numa REQUIRED IMPORTED_TARGET numa)

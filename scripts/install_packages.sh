@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that ditrain needs and this machine lacks. Does nothing, and needs no rights, if none is
 # missing. As root it installs by itself, as a user through sudo; with neither it prints what to install and stops.
-# Arguments are further packages.
+# Arguments are further packages. With --list it prints the packages instead.
 set -euo pipefail
+list=false
+[[ ${1:-} != --list ]] || { list=true; shift; }
 
 packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhwloc-dev libnuma-dev libstb-dev libcxxopts-dev
           libyaml-cpp-dev liburing-dev nlohmann-json3-dev libfmt-dev libspdlog-dev zlib1g-dev libxxhash-dev libjpeg62-turbo-dev
           libeigen3-dev libtbb-dev
           catch2 "$@")
+! $list || { printf '%s\n' "${packages[@]}"; exit 0; }
 
 missing=()
 for package in "${packages[@]}"; do
