@@ -27,6 +27,7 @@ declare -A also_left_out_of=([asan-ubsan]='a target made in pieces is the same|a
 # ThreadSanitizer does not see how oneTBB, whose library is not built for it, orders what its threads do: without scenes,
 # statistics of tiles, and the network of FID, which also takes half an hour there.
 also_left_out_of[tsan]='an evaluation with the network gives|features: images one by one|composites of bands by name'
+also_left_out_of[tsan]+='|images that the network does not see'
 also_left_out_of[tsan]+='|tiles: (ranges from|statistics)'
 failed=0
 for preset in $presets; do
