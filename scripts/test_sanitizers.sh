@@ -32,7 +32,7 @@ also_left_out_of[tsan]+='|tiles: (ranges from|statistics)'
 failed=0
 for preset in $presets; do
   names=(${modules[$preset]})
-  ./scripts/build.sh "$preset" programs test_e2e test_kernels "${names[@]/#/test_}"
+  ./scripts/build.sh "$preset" programs test_e2e test_kernels test_mpi_comm "${names[@]/#/test_}"
   units="^($(IFS='|' && echo "${names[*]}")):$further"
   without="$left_out|$also_left_out|${also_left_out_of[$preset]}"
   PATH=/usr/bin:$PATH ctest --preset "$preset" -R "$units" -E "$without|$ranks" || failed=1
