@@ -1,6 +1,6 @@
-// From digital numbers to what a model sees, and back. Every band has a range [low, high] that becomes [-1, 1]; numbers
-// beyond it are limited. Ranges come from the config or from stats.json, are settled before a run starts and lie in its
-// config from then on, so that samples can be turned back into digital numbers years later.
+// Converts digital numbers to the values that a model sees, and back. Every band has a range [low, high] that becomes
+// [-1, 1]; numbers beyond it are clamped. Ranges come from the config or from stats.json. They are settled before a run
+// starts and stored in its config, so that samples can be turned back into digital numbers years later.
 #pragma once
 #include <algorithm>
 #include <map>
@@ -12,8 +12,8 @@
 
 namespace ditrain::dataset {
 
-/// x of a band's digital numbers.
-/// Math:     x = 2 (number - low) / (high - low) - 1, limited to [-1, 1]; in f32
+/// Maps the digital numbers of one band to [-1, 1].
+/// Math:     x = 2 (number - low) / (high - low) - 1, clamped to [-1, 1]; in f32
 class RangeScale {
  public:
   RangeScale(double low, double high) : factor_(float(2 / (high - low))), offset_(float(-1 - low * 2 / (high - low))) {}
@@ -26,7 +26,7 @@ class RangeScale {
   float factor_, offset_;
 };
 
-/// The bands of a model and their ranges, as RangeScale has them.
+/// The bands of a model and their ranges, as RangeScale takes them.
 struct BandScaling {
   std::vector<std::string> names;
   std::vector<double> low, high;
@@ -34,30 +34,33 @@ struct BandScaling {
   std::vector<double> scale = {}, offset = {};       ///< quantity = number * scale + offset; empty: unknown
 
   int64_t channels() const { return int64_t(names.size()); }
-  /// The number of that value, which is not NaN; of an integer type rounded to nearest and limited to its range.
+  /// The digital number of model value `x`, which must not be NaN. An integer `type` rounds to nearest and clamps to
+  /// the range of the type.
   double number(int64_t channel, double x) const;
-  /// Values [channels, pixels] as numbers of `type`, row-major bytes.
+  /// Converts model values [channels, pixels] to digital numbers of `type`. Returns their bytes, row-major.
   std::vector<std::byte> numbers(const float* values, int64_t pixels) const;
   std::string describe() const;  ///< "B4 134..2877, B3 ..."
 };
 
-/// Whether the config is one of tiles, or of latents made of tiles, whose scaling is settled.
+/// Whether the config reads tiles, or latents made of tiles, and its scaling is settled.
 bool has_scaling(const Config& config);
-/// Errors:   InputError if the lists of the config do not go together
+/// The scaling of a settled config.
+/// Errors:   InputError if its lists (bands, ranges, scales) have different lengths
 BandScaling scaling_of(const Config& config);
 
-/// Fills data.condition with names as the tiles write them, data.condition_low and data.condition_high, data.bands
-/// (without those that are given as condition), data.scale_low, data.scale_high and data.number_* of
-/// a config of tiles from its shards and,
-/// where data.scaling wants it, from stats.json beside them; of latents from the tile_facts of their first shard, if it
-/// has any. Values that are given stay. Other kinds are left as they are.
+/// Fills the keys about bands that a config leaves empty: data.bands (all but the bands of the condition),
+/// data.scale_low, data.scale_high, data.number_*, and for a condition data.condition (names as the tiles spell them),
+/// data.condition_low and data.condition_high. For tiles the values come from the shards and, where data.scaling wants
+/// it, from stats.json beside them; for latents, from the tile_facts of their first shard, if it has any. Keys that are
+/// set stay. Other kinds of data are left alone.
 /// Errors:   InputError: no shards of tiles, unknown bands, no stats.json or one of other bands, a range of no width
 ///           (scaling would divide by zero), shards of several scales whose data.number_* are not given; latents of
 ///           tiles with other values than those that are given
 void settle_tiles(Config& config);
 
-/// What data.condition names: [FOLDER of tiles, BAND, ..., kValidChannel]; without a folder bands of data.path, without
-/// bands all of the folder. A first word with a '/' in it, or a .safetensors file, is the folder.
+/// The list data.condition, parsed: [FOLDER of tiles, BAND, ..., kValidChannel]. Without a folder the bands are those
+/// of data.path; without bands the condition is all bands of the folder. The first word is a folder if it has a '/' or
+/// ends in .safetensors.
 struct ConditionBands {
   std::string path;  ///< "": data.path
   std::vector<std::string> bands;
@@ -66,21 +69,21 @@ struct ConditionBands {
 };
 inline constexpr const char* kValidChannel = "valid";
 ConditionBands condition_of(const Config& config);
-/// The same without the folder: what a model is given, wherever its tiles lie.
+/// The channels of the condition by name, kValidChannel included: what the model is given, wherever its tiles lie.
 std::vector<std::string> condition_names(const Config& config);
 
-/// Replaces NaN, which stands for missing pixels of a condition's band, by the mean of the others; by 0 if all are
-/// missing.
+/// Replaces NaN, which marks missing pixels in a band of a condition, by the mean of the other pixels, or by 0 if all
+/// are missing.
 void fill_condition(float* plane, int64_t pixels);
 
-/// What shards of latents keep of the tiles that they were made of: metadata_of the bands as in shards of tiles, and
-/// number_type, scale_low and scale_high (JSON lists) of the settled config.
+/// Metadata that shards of latents copy from the tiles they encode: metadata_of() the bands, and number_type, scale_low
+/// and scale_high (JSON lists) of the settled config.
 std::map<std::string, std::string> tile_facts(const Config& settled);
 /// The keys of tile_facts by which decoded latents become digital numbers and quantities again.
 inline constexpr const char* kScalingFacts[] = {"bands", "number_type", "scale_low", "scale_high", "scale", "offset"};
 
-/// Pixel share of percentiles that data.scaling: percentiles takes, and deviations from the mean of data.scaling:
-/// deviation.
+/// data.scaling: percentiles takes these two as the ends of a range [per cent of the pixels]; data.scaling: deviation
+/// takes mean +- kDeviations standard deviations.
 inline constexpr double kLowPercentile = 0.5, kHighPercentile = 99.5, kDeviations = 2;
 
 }  // namespace ditrain::dataset

@@ -12,7 +12,7 @@
 namespace ditrain::dataset {
 
 struct DataKind;  // kinds.hpp
-/// All kinds, in the order of the documentation; the first is the default.
+/// All kinds, in the order of the documentation.
 std::span<const DataKind> rows_of(const DataKind*);
 const DataKind* default_kind();
 
@@ -31,15 +31,16 @@ constexpr std::span<const Word<ScalingFrom>> words_of(ScalingFrom) { return kSca
 
 struct Scaling {
   ScalingFrom from = ScalingFrom::kAuto;
-  double low = 0, high = 0;  ///< of kRange
-  std::string text() const;  ///< as in a config
+  double low = 0, high = 0;  ///< the range, for kRange only
+  std::string text() const;  ///< as a config writes it
 };
 
-/// Types that the numbers of tiles may have.
+/// The pixel types that tiles may have.
 inline constexpr images::PixelType kTileTypes[] = {images::PixelType::kU8, images::PixelType::kU16,
                                                    images::PixelType::kI16, images::PixelType::kF32};
 
-/// What is drawn for each sample besides the mirroring of random_flip.
+/// Random changes of each sample besides random_flip: kFlips mirrors top to bottom, kTurns turns by quarters
+/// (Loader::next).
 enum class Augment { kNone, kFlips, kTurns };
 inline constexpr Word<Augment> kAugments[] = {
     {"none", Augment::kNone}, {"flips", Augment::kFlips}, {"turns", Augment::kTurns}};
@@ -48,26 +49,26 @@ constexpr std::span<const Word<Augment>> words_of(Augment) { return kAugments; }
 struct Config {
   const DataKind* kind = default_kind();
   std::string path;  ///< folder (folder, latents, tiles) or one .safetensors file (latents, tiles)
-  std::string vae;   ///< autoencoder whose latents of the pictures are learnt; empty: what the kind gives
+  std::string vae;   ///< autoencoder that encodes the images into the latents to learn; empty: none
   OnBadFile on_bad_file = OnBadFile::kError;
-  double hold_out = 0;      ///< share of the samples, drawn once and for all, that training does not see
+  double hold_out = 0;      ///< share of the samples that training never sees, in [0, 1); always the same samples
   bool random_flip = true;  ///< mirror half of the samples (folder, tiles; latents that hold flipped copies)
   Augment augment = Augment::kNone;
-  bool exif_orientation = false;        ///< folder: photographs are turned as their cameras say; the reference does not
+  bool exif_orientation = false;        ///< folder: turn photographs as their EXIF tag says; DiT's own code does not
   std::vector<std::string> bands = {};  ///< tiles: names, in the order of the channels; empty: all
   Scaling scaling = {};                 ///< tiles
   std::vector<double> scale_low = {}, scale_high = {};  ///< tiles: per band; empty: by `scaling` (settle_tiles)
-  std::optional<images::PixelType> number_type = {};    ///< tiles: of kTileTypes; none: that of the tiles
-  /// tiles: quantity = number * scale + offset, per band; empty: as the tiles say (settle_tiles). For samples; training
-  /// does not use them.
+  std::optional<images::PixelType> number_type = {};    ///< tiles: one of kTileTypes; none: the type of the tiles
+  /// tiles: quantity = number * scale + offset, per band; empty: as the tiles say (settle_tiles). Written with samples;
+  /// training does not use them.
   std::vector<double> number_scale = {}, number_offset = {};
-  /// tiles: bands that the model is given and does not predict, as condition_of() reads them
+  /// tiles: bands that the model receives as input and does not predict, in the syntax of ConditionBands
   std::vector<std::string> condition = {};
   std::vector<double> condition_low = {}, condition_high = {};  ///< per band of the condition; empty: by `scaling`
-  std::optional<double> latent_scale = {};  ///< latents are multiplied by it; none: by what the shards state, or 1
+  std::optional<double> latent_scale = {};  ///< factor on stored latents; none: the factor in the shards, or 1
   int64_t num_images = 50000;               ///< shapes: images per epoch
   int64_t loader_threads = 1;               ///< threads that read and decode, 1 to 1024
-  int64_t queue_batches = 4;                ///< batches kept ready ahead of the step, 1 to 1024
+  int64_t queue_batches = 4;                ///< batches read ahead of the step, 1 to 1024
 };
 
 }  // namespace ditrain::dataset

@@ -1,4 +1,4 @@
-// Sorted listings of folders, the same on every machine whatever order the file system keeps.
+// Sorted listings of folders: the same on every machine, whatever the order in the file system.
 #pragma once
 #include <string>
 #include <vector>
@@ -12,8 +12,8 @@ struct Listing {
   std::vector<std::string> folders, files;  ///< names, not paths, in the order of their bytes
 };
 
-/// Entries of the folder `path`. Hidden entries (".name") are left out; links count as what they point to; other things
-/// (pipes, devices, broken links) are left out.
+/// Lists the folder `path`. A link counts as what it points to. Hidden entries (".name"), pipes, devices and broken
+/// links are left out.
 /// Errors: InputError with this hint if `path` is missing, not a folder or not readable.
 Listing list_folder(const std::string& path, const std::string& hint = "another data.path");
 
@@ -21,18 +21,18 @@ Listing list_folder(const std::string& path, const std::string& hint = "another 
 std::string describe(const Listing& listing);
 
 enum class FileKind { kImage, kRaster, kShard, kOther };
-/// By the extension.
+/// The kind of a file, by its extension.
 FileKind file_kind(const std::string& name);
 
-/// Folders below folders are looked at to this depth, as products of Sentinel-2 have them; such products keep masks
-/// under the names of bands in folders of this name.
+/// Searches of a folder descend to this depth, which products of Sentinel-2 need. Such products have folders of the
+/// second name, whose masks are named as bands and are skipped.
 inline constexpr int kMaxDepth = 8;
 inline constexpr const char* kQualityFolder = "QI_DATA";
-/// Whether a folder of this name is (part of) a product of Sentinel-2 or Landsat: no class of what lies in it.
+/// Whether a folder of this name is (part of) a Sentinel-2 or Landsat product. Such a folder is not a class.
 bool is_product(const std::string& name);
 
-/// For a path without what a data kind (folder, latents, tiles) reads: the command or key for what is there instead; ""
-/// if that is nothing known, or not among the first thousands of entries.
+/// Advice for an error: `path` lacks what data kind `wanted_kind` (folder, latents, tiles) reads; returns the command
+/// or key that reads what is there instead. "" if the first 5,000 entries hold nothing known.
 std::string way_to_data(const std::string& path, const std::string& wanted_kind);
 
 }  // namespace ditrain::dataset

@@ -12,7 +12,7 @@ namespace ditrain::dataset {
 struct OpenRequest {
   const Config& config;
   const SampleShape& shape;
-  int64_t num_classes;  // the model's; 0: takes no labels
+  int64_t num_classes;  // the model's; 0: it takes no labels
   uint64_t seed;
 };
 
@@ -21,11 +21,11 @@ struct DataKind {
   std::string_view help;  ///< a few words
   std::unique_ptr<Dataset> (*open)(const OpenRequest& request);
   std::string_view path;         ///< what data.path has to be; "": it is not needed
-  bool pixels = true;            ///< samples are pictures: values in [-1, 1]
+  bool pixels = true;            ///< samples are pixels in [-1, 1], not latents
   bool of_bands = false;         ///< samples are digital numbers of named bands, each with a range (band_scaling.hpp)
   bool of_colours = false;       ///< three channels are red, green and blue
-  int64_t num_classes = 0;       ///< that every such set has; 0: it depends on the data
-  std::string_view advice = {};  ///< what else shortens the wait for data, for the summary of a run
+  int64_t num_classes = 0;       ///< classes of every such set; 0: it depends on the data
+  std::string_view advice = {};  ///< for the run summary: what else shortens the wait for data
 };
 
 /// Errors:   LogicFault for a name that no kind has

@@ -1,9 +1,9 @@
 // Batches, read ahead of the training step by threads of their own into a bounded queue.
 //
 // Sample g of the global batch of step s is position s * global_batch + g of the sampler; each rank loads its own range
-// of g. Threads work sample by sample, so that one batch is ready early even when decoding is slow; what a batch holds
-// depends neither on threads nor on ranks. Plain threads, not oneTBB tasks: they block on a full queue most of the
-// time, which a task must not do.
+// of g. Threads share a batch sample by sample, so that the next batch is ready early even when decoding is slow. The
+// content of a batch depends neither on threads nor on ranks. These are plain threads, not oneTBB tasks: they block on
+// a full queue most of the time, which a task must not do.
 #pragma once
 #include <condition_variable>
 #include <cstdint>
@@ -25,11 +25,11 @@ struct LoaderConfig {
   int64_t first_step = 0;      ///< step of the first batch: the step to resume at
   int64_t threads = 1;         ///< 1 to 1024
   int64_t queue_batches = 4;   ///< batches read ahead, 1 to 1024
-  uint64_t seed = 0;           ///< of the flips and of what a data set draws
+  uint64_t seed = 0;           ///< for flips, turns and the draws of the data set
   bool random_flip = true;
   Augment augment = Augment::kNone;
-  /// Called by each loader thread (0, 1, ...) before its first sample, e.g. to pin it. A thread otherwise inherits the
-  /// affinity of the thread that makes the Loader.
+  /// Called by each loader thread (0, 1, ...) before its first sample, for example to pin the thread, which otherwise
+  /// inherits the affinity of the thread that makes the Loader.
   std::function<void(int64_t thread)> on_thread_start = {};
 };
 
@@ -52,9 +52,11 @@ class Loader {
   Loader& operator=(const Loader&) = delete;
 
   /// The batch of the next step, in order; blocks until it is complete. One caller at a time.
-  /// Numerics: sample g is mirrored if bit 0 of RandomKey(seed, Stream::kFlip, step, g).bits(0) is set and random_flip
-  ///           augment: flips turns it upside down if bit 1 is set, turns by bits 2 and 3 quarter turns (after that
-  ///           mirroring and, with turns, no flip upside down: mirror and turns make all eight positions)
+  /// Numerics: with bits = RandomKey(seed, Stream::kFlip, step, g).bits(0), sample g is
+  ///           - mirrored left to right if random_flip and bit 0 is set,
+  ///           - then, with augment: flips, mirrored top to bottom if bit 1 is set,
+  ///           - or, with augment: turns, turned by bits 2 and 3 quarters; with the mirroring that makes all eight
+  ///           positions
   /// Errors:   rethrows what loading the first bad sample of that batch threw, and again on every later call
   Batch next();
 
@@ -65,7 +67,7 @@ class Loader {
   struct Slot {
     Batch batch;
     int64_t remaining = 0;   // samples not yet read
-    int64_t bad_sample = 0;  // of `error`
+    int64_t bad_sample = 0;  // the sample that caused `error`
     std::exception_ptr error;
   };
   void stop();
@@ -88,7 +90,7 @@ class Loader {
   int64_t take_step_, take_i_ = 0;  // the next sample to hand out
   int64_t next_step_;               // the next batch to give to the caller
   bool stop_ = false;
-  std::vector<std::jthread> threads_;  // last: joined before the rest goes
+  std::vector<std::jthread> threads_;  // last member: joined before the others are destroyed
 };
 
 }  // namespace ditrain::dataset

@@ -22,7 +22,7 @@ class EpochSampler {
 
  private:
   int64_t size_;
-  uint64_t a_, b_;  // a_ * b_ >= size_, both about its root
+  uint64_t a_, b_;  // a_ * b_ >= size_, both about sqrt(size_)
   uint64_t seed_;
 };
 

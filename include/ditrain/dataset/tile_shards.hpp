@@ -1,11 +1,12 @@
-// Tiles of scenes as they lie on disk: safetensors shards that `ditdata make` writes and that training, statistics and
-// evaluation read.
-//   images [N, C, H, W] in the type of the source (U8, U16, I16, F32), labels [N] I64 (all shards or none),
-//   geotransform [N, 6] F64 (GDAL's, of the tile's corner), metadata [N, 7] F64 (the numbers of base/metadata.hpp; NaN
-//   where one is not known), valid [N, H, W] U8 (0 where a mask of the source says that
-//   data are missing; only if the source has a mask);
-//   metadata bands, scale, offset, nodata (JSON lists, one entry per band; null: none), crs (WKT), classes and source
-//   (JSON lists).
+// Tiles of scenes on disk: safetensors shards that `ditdata make` writes and that training, statistics and evaluation
+// read. A shard has these tensors:
+//   images        [N, C, H, W] in the type of the source (U8, U16, I16, F32)
+//   labels        [N] I64; all shards have it or none
+//   geotransform  [N, 6] F64, GDAL's, of the tile's corner
+//   metadata      [N, 7] F64, the numbers of base/metadata.hpp; NaN: unknown
+//   valid         [N, H, W] U8, 0 where a mask of the source marks missing data; only if the source has a mask
+// and this metadata: bands, scale, offset, nodata (JSON lists, one entry per band; null: none), crs (WKT), classes and
+// source (JSON lists).
 // A number is missing if it is not finite, equals the band's nodata, or lies where `valid` is 0.
 #pragma once
 #include <cstring>
@@ -29,7 +30,7 @@ struct TileBand {
   bool operator==(const TileBand&) const = default;
   double quantity(double number) const { return number * scale + offset; }
 };
-/// The metadata `bands`, `scale`, `offset` and `nodata` of shards of these bands.
+/// The metadata `bands`, `scale`, `offset` and `nodata` of a shard with these bands.
 std::map<std::string, std::string> metadata_of(const std::vector<TileBand>& bands);
 inline bool is_missing(double number, const TileBand& band) {
   return !(number - number == 0) || (band.nodata && number == *band.nodata);
@@ -38,22 +39,22 @@ inline bool is_missing(double number, const TileBand& band) {
 struct TileShard {
   weights::SafetensorsFile file;
   images::PixelType type = images::PixelType::kU8;
-  int64_t first = 0;  ///< number of its first tile
+  int64_t first = 0;  ///< number of its first tile among the tiles of all shards
   int64_t count = 0, channels = 0, height = 0, width = 0;
   std::vector<TileBand> bands;
-  std::vector<int64_t> labels;       ///< empty: none
-  std::vector<double> numbers = {};  ///< [count, kNumMetadata], `metadata`; empty: none is known
+  std::vector<int64_t> labels;       ///< [count]; empty: no labels
+  std::vector<double> numbers = {};  ///< tensor `metadata`, [count, kNumMetadata]; empty: the shard has none
   std::vector<std::string> classes = {}, source = {};
   std::string crs = {};
   bool has_valid = false;
 
-  /// The numbers of one band of one tile of this shard, [height, width]; may be unaligned.
+  /// The digital numbers of one band of one tile, [height, width]; may be unaligned. Tiles count from 0 in each shard.
   const std::byte* plane(int64_t tile, int64_t band) const;
-  /// [height, width]; null: the shard has no masks.
+  /// The mask of one tile, [height, width], 0: missing. Null: the shard has no masks.
   const uint8_t* valid(int64_t tile) const;
 };
 
-/// f(pixel, number in the shard's type, whether it is missing) for each pixel of one band of one tile of the shard.
+/// Calls f(pixel, number in the shard's type, whether it is missing) for each pixel of one band of one tile.
 template <class F>
 void for_pixels(const TileShard& shard, int64_t tile, int64_t band, const F& f) {
   images::with_tile_number(shard.type, [&](auto zero) {
@@ -78,22 +79,23 @@ void for_pixels(const TileShard& shard, int64_t tile, int64_t band, const F& f) 
   });
 }
 
-/// For work that goes on in a folder of shards: refuses a shard whose metadata is not what this call would write.
-/// Errors:   InputError [path] "WHAT made in another way: KEY"
+/// For work that resumes in a folder of shards: refuses an existing shard whose metadata differs from `expected`, which
+/// this run would write.
+/// Errors:   InputError [path] "WHAT made in another way: KEY"; it advises to use the same flags and `inputs` as before
 void expect_made_so(const std::string& path, const std::map<std::string, std::string>& metadata,
                     const std::map<std::string, std::string>& expected, const std::string& what,
                     const std::string& inputs);
 
-/// Replaces the NaN that stand for missing pixels of one band of one tile by the mean of the others.
-/// Errors:   InputError if none is valid
+/// Replaces NaN, which marks missing pixels, in one band of one tile by the mean of the other pixels.
+/// Errors:   InputError if no pixel is valid
 template <class T>
 void fill_missing(const TileShard& shard, int64_t tile, int64_t band, T* plane);
 
-/// The numbers of one band of one tile of the shard; a missing one is the mean of the others.
-/// Errors:   InputError if none is valid
+/// The digital numbers of one band of one tile; a missing one is replaced by the mean of the others.
+/// Errors:   InputError if no pixel is valid
 std::vector<double> filled_plane(const TileShard& shard, int64_t tile, int64_t band);
 
-/// The shards of a folder, or one file, in the order of their names; opened and compared.
+/// Opens the shards of a folder (in the order of their names), or one file, and checks that they belong together.
 /// Errors:   InputError: no shards; tensors or metadata that are missing or do not fit; shards of different types,
 ///           bands (in another order too), sizes, classes, or with and without labels
 class TileShards {
@@ -105,7 +107,7 @@ class TileShards {
   int64_t size() const { return size_; }
   images::PixelType type() const { return shards_.front().type; }
   const std::vector<TileBand>& bands() const { return shards_.front().bands; }
-  /// The band with the scale and offset that all shards state. Errors: InputError, where = shard: they differ
+  /// Band `number`, whose scale and offset are the same in all shards. Errors: InputError, where = shard: they differ
   const TileBand& common_band(int64_t number) const;
   std::vector<std::string> band_names() const;
   int64_t num_classes() const { return num_classes_; }
@@ -122,29 +124,31 @@ class TileShards {
   int64_t size_ = 0, num_classes_ = 0;
 };
 
-/// Whether the path holds tiles: a safetensors file with `images`, or a folder whose first shard has them.
+/// Whether the path holds tiles: a safetensors file with the tensor `images`, or a folder whose first shard has it.
 bool holds_tiles(const std::string& path);
 
-/// "B02" and "b2" are "B2"; other names in lower case: what names are compared by.
+/// The form in which names of bands are compared: "B02" and "b2" become "B2", other names lower case.
 std::string canonical_band(const std::string& name);
-/// The position of each wanted band.
-/// Errors:   InputError, where: an unknown name (the nearest is named), one that is wanted twice
+/// The position in `have` of each band in `want`.
+/// Errors:   InputError with this `where`: an unknown name (the message gives the nearest), a name that is there twice
 std::vector<int> find_bands(const std::vector<std::string>& have, const std::vector<std::string>& want,
                             const std::string& where);
-/// Errors:   InputError, where: two bands of one name
+/// Errors:   InputError with this `where`: two bands of one name
 void check_distinct(const std::vector<std::string>& names, const std::string& where);
 
-/// Positions of the bands that make colours; -1: not there. By words first (red, near infrared, ...; never red edge or
-/// short-wave infrared); by numbers only where the whole set of them says whose they are: Sentinel-2's (with B8A or
-/// B12) are B4, B3, B2, B8; of B2, B3, B4 and B8 alone, which Landsat 8 has too, B4, B3, B2 are the colours; four bands
-/// B1 to B4 are blue, green, red, near infrared. Other numbers mean something else on each sensor.
+/// Positions of the bands that make colours; -1: there is no such band. Words decide first (red, near infrared, ...;
+/// never red edge or short-wave infrared). Numbers decide only where the whole set identifies the sensor, because "B4"
+/// means something else on each:
+///   with B8A or B12, none above B12 (Sentinel-2)  red, green, blue, nir = B4, B3, B2, B8
+///   B2, B3, B4, B8 alone (Landsat 8 has them too) red, green, blue = B4, B3, B2
+///   B1, B2, B3, B4 alone                          blue, green, red, nir = B1, B2, B3, B4
 struct ColourBands {
   int red = -1, green = -1, blue = -1, nir = -1;
   bool has_rgb() const { return red >= 0 && green >= 0 && blue >= 0; }
   bool has_false_colour() const { return nir >= 0 && red >= 0 && green >= 0; }
 };
 ColourBands find_colours(const std::vector<std::string>& names);
-/// The colours of two sets of one sensor's bands, as the longer list of names tells them.
+/// The colours of two lists of bands of one sensor. The longer list identifies the sensor for both.
 struct CommonColours {
   ColourBands first, second;
 };

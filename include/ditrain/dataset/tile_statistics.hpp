@@ -1,4 +1,4 @@
-// Statistics of the bands of tiles, from the pixels that are not missing; stats.json beside the shards.
+// Statistics of the bands of tiles over the pixels that are not missing, and their file, stats.json beside the shards.
 #pragma once
 #include <map>
 #include <string>
@@ -10,12 +10,12 @@ namespace ditrain::dataset {
 
 struct BandStatistics {
   std::string name;
-  int64_t valid = 0, missing = 0;  ///< pixels
-  double mean = 0, deviation = 0, min = 0, max = 0;
-  /// By per cent. The p-th is the least number that p % of the pixels do not exceed.
+  int64_t valid = 0, missing = 0;                    ///< pixels
+  double mean = 0, deviation = 0, min = 0, max = 0;  ///< in digital numbers
+  /// Percentiles by p. The p-th is the least digital number that p % of the pixels do not exceed.
   std::map<double, double> percentiles = {};
 
-  /// Errors:   InputError if it is not among them
+  /// The p-th percentile. Errors: InputError if it is not among `percentiles`
   double percentile(double p) const;
 };
 
@@ -25,14 +25,15 @@ struct TileStatistics {
   std::vector<BandStatistics> bands;
 };
 
-/// Percentiles are exact for every type. The number of threads, each at another band, changes no number.
-/// Memory:   512 KiB per band, for f32 6 MiB; the pages of one shard at a time
+/// Computes the statistics of all bands. Percentiles are exact for every pixel type.
+/// Threads:  `threads` threads take one band each at a time; results do not depend on their number
+/// Memory:   512 KiB per band (f32: 6 MiB), and the pages of one shard at a time
 /// Errors:   InputError for a band without a single pixel
 TileStatistics statistics_of(const TileShards& shards, int threads = 1);
 
-std::string statistics_path(const std::string& shards);  ///< PATH/stats.json; beside a single file
+std::string statistics_path(const std::string& shards);  ///< FOLDER/stats.json; for one file, stats.json beside it
 void write_statistics(const std::string& path, const TileStatistics& statistics);
-/// Errors:   InputError, where = path: not such a file
+/// Errors:   InputError, where = path: not a file that write_statistics() wrote
 TileStatistics read_statistics(const std::string& path);
 
 }  // namespace ditrain::dataset

@@ -1,6 +1,6 @@
-// Autoencoders (VAE) from files: safetensors or PyTorch (.ckpt, .pt, .bin) under the names of today's diffusers, of
-// diffusers before 2023 or of the original latent-diffusion code, alone or inside a whole checkpoint of Stable
-// Diffusion; or a folder of diffusers with its config.json. Sizes follow from the shapes of the weights.
+// Autoencoders (VAE) from files: safetensors or PyTorch (.ckpt, .pt, .bin), or a diffusers folder with its config.json.
+// Tensor names may be those of diffusers (also before 2023) or of the original latent-diffusion code; the weights may
+// be alone in the file or inside a whole Stable Diffusion checkpoint. Sizes follow from the shapes of the weights.
 #pragma once
 #include <optional>
 #include <string>
@@ -9,34 +9,35 @@
 
 namespace ditrain::eval {
 
-/// What a file need not tell. Given values win over those of a config.json.
+/// Settings that a file of weights may lack. A value that is set here overrides config.json.
 struct AutoencoderOptions {
-  std::optional<int64_t> groups = {};       ///< of group normalisation; else norm_num_groups of config.json, else 32
+  std::optional<int64_t> groups = {};       ///< of GroupNorm; else norm_num_groups of config.json, else 32
   std::optional<double> scale_factor = {};  ///< else scaling_factor of config.json, else see AutoencoderFile
 };
 
-/// An autoencoder in a file, read but for the values of its weights.
+/// An autoencoder in a file: names, shapes and settings are read and checked, the values of the weights are not read
+/// yet.
 /// Errors:   InputError [path]: neither safetensors nor PyTorch; weights of something else (a DiT, a classifier); a
 ///           weight that is missing, superfluous or of another shape or type; a config.json that contradicts the
 ///           weights
 class AutoencoderFile {
  public:
-  /// `path`: a file, or a folder with diffusion_pytorch_model.safetensors, or with such a folder `vae`.
+  /// `path`: a file, a folder with diffusion_pytorch_model.safetensors, or a folder whose sub-folder `vae` has it.
   explicit AutoencoderFile(const std::string& path, const AutoencoderOptions& options = {});
   ~AutoencoderFile();
   AutoencoderFile(AutoencoderFile&&) noexcept;
 
   const nn::AutoencoderConfig& config() const;
-  /// What latents are multiplied by. Without config.json it is known for the sizes of Stable Diffusion's alone.
-  /// Errors: InputError naming the way to tell it
+  /// The factor on latents. Without config.json it is known only for an autoencoder of Stable Diffusion's sizes.
+  /// Errors: InputError if it is unknown; the message says how to state it
   double scale_factor() const;
-  std::string describe_scale() const;  ///< the number, and whether it is assumed
+  std::string describe_scale() const;  ///< the factor, and whether it is assumed
   const std::string& weights_path() const;
-  /// What to write where so that all programs know a number that the file does not tell.
+  /// Advice for a number that the file lacks: which line to write in which config.json, so that all programs know it.
   std::string how_to_tell(const char* key, double value) const;
 
-  /// Weights, and what an image of height x width takes with `workers` workers: activations, the image and its latents,
-  /// and scratch.
+  /// Bytes of the weights and of one image of height x width with `workers` workers: activations, image, latents and
+  /// scratch.
   size_t bytes(DType type, nn::AutoencoderUse use, int64_t height, int64_t width, int workers) const;
 
   nn::Autoencoder load(DType type, nn::AutoencoderUse use = nn::AutoencoderUse::kBoth) const;

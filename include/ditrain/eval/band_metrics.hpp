@@ -1,5 +1,5 @@
-// Two sets of tiles compared band by band, in digital numbers and without a network: what an FID of three colours does
-// not see. No published numbers exist; these are for runs on the same data.
+// Compares two sets of tiles band by band, in digital numbers and without a network. It sees what an FID of three
+// colours cannot. No published numbers exist: use it to compare runs on the same data.
 #pragma once
 #include <optional>
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace ditrain::eval {
 
-/// One quantity of the pixels of both sides.
+/// Statistics of one quantity over the pixels of both sides.
 struct PixelComparison {
   std::string name;
   double real_mean = 0, real_deviation = 0, generated_mean = 0, generated_deviation = 0;
@@ -19,16 +19,16 @@ struct PixelComparison {
 
 struct BandComparison {
   std::vector<PixelComparison> bands;  ///< in digital numbers
-  /// (nir - red) / (nir + red) of quantities (number * scale + offset, as angles); none: a side lacks one of the bands
+  /// (nir - red) / (nir + red), of quantities (number * scale + offset), as are the angles; none: a side lacks a band
   std::optional<PixelComparison> ndvi;
   std::optional<PixelComparison>
       angle;                      ///< of pixels against the mean spectrum of the real side, degrees; none: one band
   double angle_of_means = 0;      ///< between the mean spectra, degrees
-  std::string other_scales = {};  ///< bands of which the sides state different scales or offsets
+  std::string other_scales = {};  ///< bands for which the two sides state different scales or offsets
 };
 
-/// The bands that both sides have, by name.
-/// Errors:   InputError if a side does not hold tiles or has no valid pixel, or without a band in common
+/// Compares the bands that both sides have, matched by name.
+/// Errors:   InputError if a side does not hold tiles or has no valid pixel, or if no band is common
 BandComparison compare_bands(const std::string& real, const std::string& generated);
 
 std::string table_of(const BandComparison& comparison);  ///< lines of text

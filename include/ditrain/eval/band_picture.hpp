@@ -1,6 +1,7 @@
-// Pictures of samples of many bands. By the names of the bands (dataset::find_colours): red, green and blue, and beside
-// it near infrared, red and green ("false colour", vegetation is red). The stretch is that of the model's data: -1, the
-// lower end of a band's range, is black and 1 is full; so pictures of all steps and runs on the same data compare.
+// Pictures of samples with many bands. The names of the bands (dataset::find_colours) choose red, green and blue, and
+// beside it near infrared, red and green ("false colour", which shows vegetation in red). -1 is black and 1 is full,
+// the ends of a band's range in the model's data, so that pictures of all steps and runs on the same data can be
+// compared.
 #pragma once
 #include <optional>
 #include <string>
@@ -17,8 +18,8 @@ class BandPictures {
 
   /// chw [channels, height, width] in about [-1, 1].
   images::ImageU8 operator()(const float* chw, int64_t height, int64_t width) const;
-  int64_t width_of(int64_t width) const;  ///< of the picture of samples of that width
-  /// What is shown and how it is stretched, one line; "" where that is the first three channels.
+  int64_t width_of(int64_t width) const;  ///< width in pixels of the picture of a sample of width `width`
+  /// One line: which bands are shown and how they are stretched; "" where the first three channels are shown.
   const std::string& description() const { return description_; }
 
  private:

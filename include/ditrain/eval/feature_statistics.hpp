@@ -1,7 +1,7 @@
-// Mean and covariance of a set of features: all that the Frechet distance knows of it. As a file, an npz with the
-// arrays `mu` and `sigma` (or ADM's `mu_s`, `sigma_s` for spatial features), which other FID tools read and write too.
-// Files that ditrain writes say how they were made, in the array `ditrain`: JSON as bytes. Statistics of a second
-// composite of tiles have names that end in `_1`.
+// Mean and covariance of a set of features, the only input of the Frechet distance. Their file is an npz with the
+// arrays `mu` and `sigma` (ADM's `mu_s` and `sigma_s` for spatial features), which other FID tools read and write too.
+// Files that ditrain writes also say how they were made, in the array `ditrain`: JSON as bytes. The arrays of a second
+// composite of tiles end in `_1`.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -20,6 +20,7 @@ struct FeatureStatistics {
   int64_t dimensions() const { return static_cast<int64_t>(mu.size()); }
 };
 
+/// Computes mean and covariance of the rows.
 /// Math:     mu = mean over rows; sigma = sum (x - mu)(x - mu)^T / (n - 1)
 /// Shapes:   features [n, d], row-major, n >= 2
 /// Types:    T is float or double; sums f64
@@ -28,7 +29,7 @@ struct FeatureStatistics {
 template <class T>
 FeatureStatistics statistics_of(parallel::Team& team, const std::vector<T>& features, int64_t d);
 
-/// Which arrays of a file: `mu` and `sigma`, or `mu_s` and `sigma_s`.
+/// The names of the two arrays in a file: `mu` and `sigma`, or `mu_s` and `sigma_s`.
 struct StatisticsNames {
   std::string mu = "mu", sigma = "sigma";
 };
@@ -38,14 +39,14 @@ StatisticsNames statistics_names(bool spatial, size_t composite);
 /// How statistics were made.
 struct StatisticsFacts {
   std::string features;                    ///< word of FeatureKind
-  std::string preset, weights_sha256;      ///< of inception, else ""
-  std::string precision = {}, input = {};  ///< of the network; of pixels: "48 values of 4x4x3 pixels, ..."
+  std::string preset, weights_sha256;      ///< for features inception, else ""
+  std::string precision = {}, input = {};  ///< inception: its precision; pixels: "48 values of 4x4x3 pixels, ..."
   int64_t images = 0;
-  std::vector<Composite> composites = {};  ///< of tiles; empty: pictures
+  std::vector<Composite> composites = {};  ///< for tiles; empty: the images were pictures
   std::string describe() const;            ///< "50000 images, features inception, preset adm, ..."
 };
 
-/// Nothing if the file does not say.
+/// Reads how the statistics in a file were made; nullopt if the file does not say.
 /// Errors:   InputError, where = file: facts that cannot be read
 std::optional<StatisticsFacts> read_statistics_facts(const weights::NpzFile& file);
 
@@ -54,7 +55,7 @@ std::optional<StatisticsFacts> read_statistics_facts(const weights::NpzFile& fil
 ///           is not symmetric or has a negative variance
 FeatureStatistics read_statistics(const weights::NpzFile& file, const StatisticsNames& names = {});
 
-/// Statistics of one set, of one composite where there are several.
+/// Statistics of one set of images; of tiles, one such entry per composite.
 struct SavedStatistics {
   FeatureStatistics plain;
   std::optional<FeatureStatistics> spatial = {};

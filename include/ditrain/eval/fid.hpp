@@ -1,6 +1,6 @@
-// The FID evaluation: two sides, the metrics that were asked for, and one line that says how they were computed. Most
-// disputes about an FID are about the protocol, so nothing that changes the value is left out of that line, and numbers
-// that cannot mean anything are refused.
+// The FID evaluation: two sets of images, the requested metrics, and one line that says how they were computed. Most
+// disputes about an FID are about the protocol, so that line states everything that changes the value, and meaningless
+// requests are refused.
 //
 //   FidReport report = evaluate_fid(team, {.real = "reference.npz", .generated = "samples", ...});
 #pragma once
@@ -30,18 +30,18 @@ struct FidRequest {
   std::string real, generated;  ///< images (eval/image_set.hpp) or an npz with `mu` and `sigma`
   FeatureSettings features = {};
   std::vector<FidMetric> metrics = {FidMetric::kFid};
-  bool allow_small = false;          ///< allow fewer images than dimensions
-  std::string save_statistics = {};  ///< file for statistics of the real side and how they were made; "": none
+  bool allow_small = false;          ///< allow fewer images than feature dimensions
+  std::string save_statistics = {};  ///< file for the statistics of the real side and how they were made; "": none
 };
 
-/// What was measured; metrics that were not asked for are empty.
+/// The results; metrics that were not requested are empty.
 struct FidReport {
   std::optional<double> fid, sfid, inception_score, kid, precision, recall;
   std::optional<double> inception_score_deviation, kid_deviation;
   std::optional<FrechetDistance> distance;   ///< the parts of `fid`
-  std::optional<BandComparison> bands;       ///< of two sets of tiles
-  std::optional<double> error_of_precision;  ///< of features in bf16 (eval/features.hpp)
-  /// The features of both sides; none: two files of statistics that do not say.
+  std::optional<BandComparison> bands;       ///< for two sets of tiles
+  std::optional<double> error_of_precision;  ///< for features in bf16 (eval/features.hpp)
+  /// The kind of features on both sides; none: two files of statistics that do not say.
   std::optional<FeatureKind> features = FeatureKind::kInception;
   std::optional<Composite> composite = {};  ///< the composite of tiles that the network saw
   std::vector<FidReport> others = {};       ///< the same metrics of further composites
@@ -49,31 +49,36 @@ struct FidReport {
   std::vector<std::string> warnings;
 };
 
-/// An FID of fewer generated images than this is biased upwards enough to be no published number.
+/// With fewer generated images than this the FID is biased upwards too much to be compared with published numbers.
 inline constexpr int64_t kFullFidCount = 50'000;
 
-/// Errors:   InputError: a kind of features or a metric that cannot be had, sides that are neither images nor
+/// Computes the requested metrics.
+/// Errors:   InputError: a kind of features or a metric that is not available here, sides that are neither images nor
 ///           statistics, statistics of other dimensions or made in another way, tiles that the network cannot see,
 ///           pixels of tiles of other bands or scales, fewer images than dimensions without allow_small
 /// Threads:  the workers of `team`; bit-identical for any number of them
 /// Memory:   what evaluation_bytes() says
 FidReport evaluate_fid(parallel::Team& team, const FidRequest& request);
-/// The same by several ranks, which share the images of the network; the report is rank 0's, elsewhere it is empty.
+/// The same on several ranks, which share the images that the network sees. Collective: rank 0 returns the report, the
+/// others an empty one.
 FidReport evaluate_fid(parallel::Team& team, dist::Communicator& comm, const FidRequest& request);
 
-/// The most that a rank takes, told by the headers of the files, and for what. Errors: as evaluate_fid for the paths
+/// The largest memory use of a rank, computed from the headers of the files, and what it is for.
+/// Errors:   as evaluate_fid for the paths
 struct EvaluationBytes {
   size_t bytes = 0;
   std::string what;
 };
 EvaluationBytes evaluation_bytes(const FidRequest& request, int world_size, int ranks_on_node);
 
-/// Mean and covariance of images or of a file of statistics, on rank 0, with a line that says which; nothing on others.
-/// Collective. Errors: as evaluate_fid
+/// Mean and covariance of images or of a file of statistics. Collective: rank 0 returns them and sets `description` to
+/// a line that says which; the others return none.
+/// Errors:   as evaluate_fid
 FeatureStatistics reference_statistics(parallel::Team& team, dist::Communicator& comm, const std::string& path,
                                        const FeatureSettings& features, std::string& description);
 
-/// Images at the path whose features a distance would need; 0: it holds statistics. Errors: as open_image_set
+/// Number of images at the path whose features a distance needs; 0: the path holds statistics.
+/// Errors:   as open_image_set
 int64_t num_images_of(const std::string& path);
 
 /// {"fid", "sfid", "is", "kid", "precision", "recall", "protocol", ...}; null where nothing was measured.

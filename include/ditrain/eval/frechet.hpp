@@ -1,5 +1,5 @@
-// The Frechet distance between two sets of features, each taken for a normal distribution: the FID, whatever the
-// features.
+// The Frechet distance between two sets of features, each modelled as a normal distribution. With Inception features it
+// is the FID.
 #pragma once
 #include <cstdint>
 
@@ -12,18 +12,18 @@ struct FrechetDistance {
   double mean_term = 0;  ///< |mu1 - mu2|^2
   double trace1 = 0, trace2 = 0;
   double trace_of_root = 0;  ///< tr sqrt(sigma1^1/2 sigma2 sigma1^1/2)
-  /// Eigenvalues below 0, which were set to 0: those of sigma1 (as many as it has negative pivots, by Sylvester's law)
-  /// and those of the product. The most negative pivot and eigenvalue are relative to the largest: rounding leaves
-  /// about -1e-16 times the number of dimensions.
+  /// Numbers of eigenvalues below 0, which were set to 0: num_negative1 of sigma1 (equal to its negative pivots, by
+  /// Sylvester's law of inertia) and num_negative of the product. most_negative1 (a pivot) and most_negative (an
+  /// eigenvalue) are relative to the largest; rounding alone leaves about -1e-16 times the number of dimensions.
   int64_t num_negative1 = 0, num_negative = 0;
   double most_negative1 = 0, most_negative = 0;
 };
 
 /// Math:     |mu1-mu2|^2 + tr sigma1 + tr sigma2 - 2 tr sqrt(sigma1^1/2 sigma2 sigma1^1/2)
-/// Numerics: with a factor F^T F = sigma1 (Cholesky with pivots) the matrix F sigma2 F^T has the same eigenvalues as
-///           sigma1^1/2 sigma2 sigma1^1/2 but needs no eigenvectors; they come from Eigen's SelfAdjointEigenSolver in
-///           f64. It cannot fail: pytorch-fid's sqrtm adds 1e-6 to singular covariances, this does not need it. The
-///           distance of a set to itself may be 1e-12 of its traces below 0
+/// Numerics: with a factor F^T F = sigma1 (pivoted Cholesky) the matrix F sigma2 F^T has the same eigenvalues as
+///           sigma1^1/2 sigma2 sigma1^1/2 but needs no eigenvectors; the eigenvalues come from Eigen's
+///           SelfAdjointEigenSolver in f64. Singular covariances need no special case (pytorch-fid's sqrtm adds 1e-6 to
+///           them). Rounding may put the distance of a set to itself below 0, by up to 1e-12 of its traces
 /// Memory:   4 matrices [d, d] in f64
 /// Threads:  the workers of `team` share the GEMMs; bit-identical for any number of them
 /// Errors:   InputError if the sets have different numbers of dimensions

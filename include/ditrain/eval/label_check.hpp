@@ -1,5 +1,5 @@
-// Two numbers that tell whether a conditional model has learnt what its labels mean, without any other network: the
-// denoising loss under right and wrong labels, and the class of the nearest training image in pixel space.
+// Two checks of whether a conditional model has learned its labels, without any other network: the denoising loss with
+// right and wrong labels, and the class of the nearest training image in pixel space.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -20,7 +20,7 @@ struct ValidationLoss {
 /// The loss on num_images fixed triples (image, t, noise), with the weights that the parameters are bound to.
 /// Math:     image i is the i-th of a shuffle keyed by the seed; its time is Process::spread_time(i, num_images); noise
 ///           kernels::fill_normal of RandomKey(seed, Stream::kEval, i); the wrong label is one of the others, uniform,
-///           key (seed, i)
+///           by RandomKey(seed, Stream::kEval, i, 1)
 /// Numerics: bit-identical for any number of ranks and workers
 /// Threads:  collective: ranks split the images; every rank returns the result
 /// Errors:   what Dataset::load throws; LogicFault if data and model differ in shape
@@ -28,19 +28,20 @@ ValidationLoss validation_loss(ops::Context& ctx, dist::Communicator& comm, nn::
                                const diffusion::Config& config, const dataset::Dataset& data, int64_t num_images,
                                uint64_t seed);
 
-/// The samples of `data` that this rank looks at for it.
+/// The samples of `data` that this rank loads in validation_loss(), by index.
 std::vector<int64_t> validation_samples(const dist::Communicator& comm, const dataset::Dataset& data,
                                         int64_t num_images, uint64_t seed);
 
 /// The seed that selects the reference images.
 inline constexpr uint64_t kReferenceSeed = 1;
 
-/// The class of the nearest (L2 over all values) of min(reference_images, data.size()) samples of `data`, for every
-/// image. Which ones: the first of EpochSampler(data.size(), kReferenceSeed), so that all classes of a set that is
-/// sorted by class take part.
-/// Shapes:   images [n, C, H, W] as the data set's samples; a tie goes to the lower index. An image that is not finite
-///           has no neighbour: -1
-/// Memory:   one sample per worker. Errors: what Dataset::load throws
+/// Finds for every image the nearest (L2 over all values) of min(reference_images, data.size()) samples of `data` and
+/// returns its class. The samples are the first of EpochSampler(data.size(), kReferenceSeed), a shuffle, so that a data
+/// set sorted by class has all its classes among them. A tie goes to the lower index; an image that is not finite gets
+/// -1.
+/// Shapes:   images [n, C, H, W], as the samples of the data set
+/// Memory:   one sample per worker
+/// Errors:   what Dataset::load throws
 std::vector<int64_t> nearest_labels(ops::Context& ctx, const std::vector<float>& images, const dataset::Dataset& data,
                                     int64_t reference_images);
 

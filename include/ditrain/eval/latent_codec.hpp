@@ -1,5 +1,5 @@
-// Between images and the latents that a model learns: an autoencoder and its scale factor. Training encodes with it
-// (data.vae) and shows its samples decoded (sample.vae); ditsample decodes.
+// Converts between images and the latents that a model learns, by an autoencoder and its scale factor. Training encodes
+// its data (data.vae) and decodes its samples to show them (sample.vae); ditsample decodes.
 //
 //   LatentCodec codec(LatentCodecPlan("sd-vae-ft-ema.safetensors", {4, 32, 32}), nn::AutoencoderUse::kDecode);
 //   std::vector<float> images = codec.decode(ctx, samples);
@@ -12,19 +12,21 @@
 
 namespace ditrain::eval {
 
-/// The file, its weights not yet in memory: what a plan has to know.
+/// The file of an autoencoder before its weights are loaded: shapes and bytes for the memory plan.
 class LatentCodecPlan {
  public:
-  /// Errors:   InputError as AutoencoderFile and its scale_factor(), and for other channels than those of `latents`
+  /// Errors:   InputError as AutoencoderFile and its scale_factor(), and if its latents have other channels than
+  ///           `latents`
   LatentCodecPlan(const std::string& path, const dataset::SampleShape& latents);
 
   const dataset::SampleShape& latents() const { return latents_; }
-  const dataset::SampleShape& images() const { return images_; }  ///< of which the latents are made
-  /// Weights, and what an image takes with `workers` workers.
+  const dataset::SampleShape& images() const { return images_; }  ///< shape of the images behind the latents
+  /// Bytes of the weights and of one image with `workers` workers.
   size_t bytes(bool encodes, int workers) const;
   std::string describe() const;
   double scale_factor() const { return file_.scale_factor(); }
-  /// Refuses a VAE whose latents are multiplied by another factor than those that a model learned. Errors: InputError
+  /// Refuses a VAE with another scale factor than `learned`, which the model was trained with and `said_by` states.
+  /// Errors:   InputError
   void expect_scale(double learned, const std::string& said_by) const;
 
  private:
@@ -33,7 +35,8 @@ class LatentCodecPlan {
   dataset::SampleShape latents_, images_;
 };
 
-/// Numerics: f32; the bits do not depend on the number of workers or of images at a time
+/// Encodes and decodes.
+/// Numerics: f32; bit-identical for any number of workers and of images per call
 class LatentCodec {
  public:
   LatentCodec(const LatentCodecPlan& plan, nn::AutoencoderUse use);
@@ -41,9 +44,10 @@ class LatentCodec {
   const dataset::SampleShape& latents() const { return latents_; }
   const dataset::SampleShape& images() const { return images_; }
 
-  /// Latents of keys.size() images in a row, drawn from their posteriors, times the scale factor.
+  /// Returns the latents of keys.size() consecutive images: image i draws from its posterior with keys[i]; the draw is
+  /// multiplied by the scale factor.
   std::vector<float> encode(ops::Context& ctx, const std::vector<float>& images, const std::vector<RandomKey>& keys);
-  /// Images, not clamped, of scaled latents in a row.
+  /// Returns the images of consecutive scaled latents, not clamped to [-1, 1].
   std::vector<float> decode(ops::Context& ctx, std::vector<float> latents);
 
  private:
@@ -52,12 +56,14 @@ class LatentCodec {
   nn::Autoencoder vae_;
 };
 
-/// Some samples of a set of images as latents, each encoded once: validation looks at the same ones every time.
+/// Some samples of an image data set as latents, each encoded once. Validation uses it, because it looks at the same
+/// samples every time.
 class EncodedImages final : public dataset::Dataset {
  public:
-  /// All outlive the object.
+  /// All arguments must outlive the object.
   EncodedImages(const dataset::Config& config, const dataset::Dataset& images, LatentCodec& codec);
-  /// Encodes those samples that are not there yet; others must not be loaded. Sample i draws the same each time.
+  /// Encodes those of `samples` that are not encoded yet. load() takes only samples that were prepared. Sample i always
+  /// draws the same latent.
   void prepare(ops::Context& ctx, const std::vector<int64_t>& samples);
   std::string describe() const override { return images_.describe(); }
 

@@ -1,7 +1,7 @@
-// One sample of a whole scene, larger than the model's input, from an image that conditions it: near infrared of a red,
-// green and blue scene, say.
+// Samples a whole scene, larger than the model's input, conditioned on an image of that scene: for example near
+// infrared for a red, green and blue scene.
 //
-// Problem:      a model sees tiles. Tiles that are sampled one by one do not fit together at their borders.
+// Problem:      a model sees tiles. Tiles that are sampled one by one do not match at their borders.
 // Abstraction:  the sampler's state is the whole scene. At every evaluation the model sees overlapping tiles of it, its
 //               outputs are averaged with the weights of a window, and the sampler takes one step over the scene.
 // Source:       MultiDiffusion (Bar-Tal et al. 2023)
@@ -12,7 +12,7 @@
 
 namespace ditrain::eval {
 
-/// The bands of a raster that data.condition names, as the model learned them.
+/// The bands of a raster that data.condition names, scaled as in training.
 struct ConditionScene {
   images::RasterInfo info;
   std::vector<float> image = {};  ///< [condition channels, height, width]; NaN: no data
@@ -20,16 +20,16 @@ struct ConditionScene {
 /// Opens the raster and checks its bands; reads no pixels.
 /// Errors:   InputError, where = path: what Raster refuses; a band that data.condition names is not there
 images::RasterInfo find_condition(const std::string& path, const dataset::Config& data);
-/// Reads it: scaled as tiles are, pixels without data as in tiles (dataset/tiles.cpp).
+/// Reads the bands, scaled as tiles are; pixels without data are treated as in tiles (dataset/tiles.cpp).
 /// Errors:   as find_condition, and what Raster::read refuses
 ConditionScene read_condition(const std::string& path, const dataset::Config& data);
 
 struct SceneRequest {
   diffusion::SamplerConfig sampler = {};
   uint64_t seed = 0;
-  int64_t index = 0;              ///< number of the sample among all of this scene
-  int64_t height = 0, width = 0;  ///< at least those of the model's input
-  Condition condition = {};       ///< its image [condition channels, height, width]; label and numbers of all tiles
+  int64_t index = 0;              ///< number of this sample among all samples of the scene
+  int64_t height = 0, width = 0;  ///< pixels; at least those of the model's input
+  Condition condition = {};       ///< image [condition channels, height, width]; label and numbers, for all tiles
   int64_t batch = kDefaultBatch;  ///< tiles at once, >= 1
   size_t modulation_bytes = kModulationBytes;
   nn::Model* guide = nullptr;  ///< and guide_routes: as in GenerateRequest; routes are drawn per tile
@@ -42,13 +42,13 @@ struct SceneRequest {
 ///           is kernels::fill_normal of RandomKey(seed, Stream::kSampleNoise, index 2^40 + c 2^24 + y, k), element x:
 ///           the same for a pixel whatever the tiles and the size of the scene
 /// Shapes:   returns [in_channels, height, width]
-/// Numerics: independent of workers; f32 sums in the order of the tiles
-/// Memory:   bytes_per_scene_pixel() and what generate_bytes() says for `batch` tiles
+/// Numerics: bit-identical for any number of workers; f32 sums in the order of the tiles
+/// Memory:   bytes_per_scene_pixel() per pixel of the scene, and generate_bytes() for `batch` tiles
 /// Errors:   as generate(), and InputError for a scene that is smaller than the model's input
 std::vector<float> generate_scene(ops::Context& ctx, nn::Model& model, const diffusion::Config& config,
                                   const SceneRequest& request, const GenerateProgress& progress = {});
 
-/// A bound of the memory that a pixel of a scene takes beside the model and its tiles, in bytes.
+/// Upper bound of the bytes per pixel of a scene, without the model and its tiles.
 size_t bytes_per_scene_pixel(const nn::ModelConfig& model, const diffusion::SamplerConfig& sampler);
 
 }  // namespace ditrain::eval

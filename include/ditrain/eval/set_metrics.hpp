@@ -1,5 +1,5 @@
-// Metrics of sets of features that need more than mean and covariance: KID, improved precision and recall; and the
-// Inception Score, which needs class probabilities of one set only.
+// Metrics that need more than mean and covariance of the features: KID, improved precision and recall; and the
+// Inception Score, which needs the class probabilities of one set only.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace ditrain::eval {
 
-/// Mean and population deviation over subsets or splits.
+/// Mean and population standard deviation over subsets or splits.
 struct MeanAndDeviation {
   double mean = 0, deviation = 0;
 };
@@ -26,24 +26,25 @@ struct FeatureRows {
 ///           and y
 /// Types:    T is float or double; sums f64
 /// Numerics: bit-identical for any number of workers
-/// Errors:   LogicFault for fewer than 2 rows or different d
+/// Errors:   InputError for fewer than 2 rows; LogicFault for different d
 template <class T>
 double kernel_distance(parallel::Team& team, const FeatureRows<T>& x, const FeatureRows<T>& y);
 
 struct KidSettings {
-  int64_t num_subsets = 100, subset_size = 1000;  ///< as torch-fidelity and clean-fid; sizes over a set's are cut to it
+  int64_t num_subsets = 100, subset_size = 1000;  ///< as torch-fidelity and clean-fid; size: at most that of a set
   uint64_t seed = 2020;
 };
-/// The same over random subsets without repetition, as it is usually reported. Subsets follow from the seed alone.
+/// Mean and deviation of kernel_distance() over random subsets without repetition, as KID is usually reported. The seed
+/// alone determines the subsets.
 MeanAndDeviation kid(parallel::Team& team, const FeatureRows<float>& x, const FeatureRows<float>& y,
                      const KidSettings& settings = {});
-/// `count` different numbers below n, count <= n: subset number `subset` of the set `which`.
+/// The rows of subset number `subset` of set `which` (0 or 1): `count` <= n different numbers below n.
 std::vector<int64_t> subset_rows(uint64_t seed, int64_t subset, int which, int64_t n, int64_t count);
 
 struct PrecisionRecall {
   double precision = 0, recall = 0;
   std::vector<double> real_radius, generated_radius;  ///< distance to the k-th nearest other row of the same set
-  std::vector<bool> generated_covered, real_covered;  ///< inside the other set's manifold
+  std::vector<bool> generated_covered, real_covered;  ///< the row is inside the other set's manifold
 };
 /// Improved precision and recall (Kynkaanniemi et al., 2019).
 /// Math:     a row is covered if its distance to some row of the other set is at most that row's radius; precision is
@@ -55,15 +56,16 @@ template <class T>
 PrecisionRecall precision_recall(parallel::Team& team, const FeatureRows<T>& real, const FeatureRows<T>& generated,
                                  int64_t k = 3);
 
+/// The Inception Score: mean and deviation over splits.
 /// Math:     per split: exp(mean over its rows of sum_c p (ln p - ln of the split's mean p)); split i of s has rows
 ///           floor(i n / s) up to floor((i+1) n / s)
 /// Shapes:   probabilities [n, classes], rows sum to 1
 /// Errors:   InputError if there are fewer rows than splits
 MeanAndDeviation inception_score(const std::vector<double>& probabilities, int64_t classes, int64_t splits);
-/// The same with splits that end before these rows, which rise and end with n.
+/// The same with given splits: each ends before the row in `ends`, which rises and ends with n.
 MeanAndDeviation inception_score(const std::vector<double>& probabilities, int64_t classes,
                                  const std::vector<int64_t>& ends);
-/// Splits of `size` rows each, the last of what is left, as ADM's evaluator takes them.
+/// The ends of splits of `size` rows each, as ADM's evaluator takes them; the last one has the remaining rows.
 std::vector<int64_t> splits_of_size(int64_t n, int64_t size);
 /// Softmax of each row, in f64.
 std::vector<double> probabilities_of(const std::vector<float>& logits, int64_t classes);
