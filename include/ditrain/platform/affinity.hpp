@@ -1,5 +1,6 @@
-// Which processing units (PUs, by operating-system number) the calling thread may run on. A thread inherits the mask of
-// the thread that creates it: whoever starts threads from a bound thread gives them a mask of their own first.
+// Affinity of the calling thread: which processing units (PUs, by operating-system number) it may run on. A thread
+// inherits the mask of the thread that creates it, so code that starts threads from a bound thread must give them a
+// mask of their own first.
 #pragma once
 #include <string>
 #include <vector>
@@ -13,7 +14,7 @@ struct BindResult {
   explicit operator bool() const { return bound; }
 };
 
-/// PUs of the calling thread's mask, increasing. Errors: throws RunError if the system does not tell.
+/// PUs in the calling thread's mask, increasing. Errors: throws RunError if the system does not report them.
 std::vector<int> affinity_mask();
 
 /// Binds the calling thread to one PU. Never throws for a refusal: the caller picks the fallback and logs it.

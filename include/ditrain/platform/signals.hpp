@@ -1,5 +1,5 @@
-// Signals as flags that the training loop looks at between two steps: SIGUSR1 asks for a checkpoint; SIGUSR2, SIGTERM
-// and SIGINT ask for a stop. Handlers only set a lock-free atomic; nothing is written and no MPI is called inside them.
+// Signals as flags that the training loop reads between two steps: SIGUSR1 asks for a checkpoint; SIGUSR2, SIGTERM and
+// SIGINT ask for a stop. Handlers only set a lock-free atomic; they write nothing and call no MPI.
 #pragma once
 #include <cstdint>
 
@@ -7,15 +7,16 @@ namespace ditrain::platform {
 
 inline constexpr uint64_t kCheckpointRequested = 1, kStopRequested = 2;
 
-/// Installs the handlers. After the first SIGINT or SIGTERM both get their default action back, so that a second one
-/// ends the process at once; calling this again arms them anew, unless a stop was asked for and not taken yet.
+/// Installs the handlers. The first SIGINT or SIGTERM restores the default action of both, so that a second one ends
+/// the process at once. Another call of this function installs the handlers again, except those of the two while a stop
+/// request waits to be taken.
 /// Errors: throws RunError if the system refuses a handler.
 void install_signal_flags();
 
-/// Default actions again, for a program that turns out to have no steps.
+/// Restores the default actions, for a program that turns out to run no steps.
 void remove_signal_flags();
 
-/// The requests since the last call (bits of kCheckpointRequested, kStopRequested), and forgets them.
+/// Returns the requests since the last call (bits of kCheckpointRequested and kStopRequested), and clears them.
 uint64_t take_signal_flags();
 
 }  // namespace ditrain::platform

@@ -1,10 +1,10 @@
-// The machine as this process sees it: packages, dies, NUMA domains, cores, caches, kinds of memory (hwloc), and which
-// of its processing units (PUs, hardware threads) the process may use. HWLOC_SYNTHETIC and HWLOC_XMLFILE replace the
-// machine, never the mask.
+// The machine as this process sees it: packages, dies, NUMA domains, cores, caches, kinds of memory (from hwloc), and
+// the processing units (PUs, hardware threads) that the process may use. The environment variables HWLOC_SYNTHETIC and
+// HWLOC_XMLFILE replace the machine, but not the affinity mask.
 //
-// A domain is a set of PUs that are near to the same memory: where a die has memory of its own and each of its core
-// groups faster memory besides, the core groups are the domains. A memory node is a range of memory that Linux numbers;
-// several may be near to one domain (DRAM and HBM), and several domains near to one.
+// A domain is a set of PUs that are near to the same memory. Where a die has its own memory and each of its core groups
+// has faster memory besides, the core groups are the domains. A memory node is a range of memory that Linux numbers (a
+// NUMA node). One domain may be near to several nodes (DRAM and HBM), and one node near to several domains.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -12,8 +12,7 @@
 
 namespace ditrain::platform {
 
-/// A hardware thread and where it lies. All but `os` count from 0 over the whole machine; -1: hwloc shows no such
-/// thing.
+/// A hardware thread and its place. All numbers but `os` count from 0 over the whole machine; -1: hwloc reports none.
 struct Pu {
   int os = 0;  ///< the number by which the operating system and affinity masks know it
   int core = 0;
@@ -26,39 +25,39 @@ struct MemoryNode {
   int os = 0;                ///< its number, as mbind takes it
   size_t bytes = 0;          ///< 0 where unknown
   std::string kind;          ///< DRAM, HBM, MCDRAM, NVM, ... as hwloc calls it or as its bandwidth tells
-  std::vector<int> domains;  ///< those that it is local to
+  std::vector<int> domains;  ///< domains for which this node is local
 };
 
-/// The nodes to place memory of a domain on; -1 for none.
+/// The memory nodes for a domain's memory; -1: none.
 struct Domain {
   int bulk_node = -1;  ///< nearest ordinary memory
-  int fast_node = -1;  ///< nearest memory on the package (HBM), if there is such besides
+  int fast_node = -1;  ///< nearest memory on the package (HBM), if there is any beside the ordinary memory
 };
 
-/// Counts are of the whole machine; `allowed_*` are of a mask, in general this process' (sched_getaffinity).
+/// Counts are for the whole machine; `allowed*` for an affinity mask, usually that of this process (sched_getaffinity).
 struct Topology {
   std::string machine;               ///< host name
   std::string cpu_model;             ///< see cpu_model_name
   bool is_this_machine = true;       ///< false: HWLOC_SYNTHETIC or HWLOC_XMLFILE stands for another one
   int packages = 1;                  ///< sockets
-  int dies = 1;                      ///< as many as packages where hwloc shows none
+  int dies = 1;                      ///< equal to packages where hwloc reports no dies
   int numa_domains = 1;              ///< domains, see above
   int cores = 1;                     ///< physical cores
   int pus = 1;                       ///< hardware threads
-  std::vector<Pu> units;             ///< every PU of the machine, those of a core side by side
+  std::vector<Pu> units;             ///< every PU of the machine; the PUs of a core are neighbours
   std::vector<Domain> domains;       ///< numa_domains of them
   std::vector<MemoryNode> memory;    ///< by number
   std::vector<Pu> allowed;           ///< PUs of the mask: one per physical core first, each time in machine order
   std::vector<int> allowed_pus;      ///< their operating-system numbers
   std::vector<int> allowed_domains;  ///< their domains
   int allowed_cores = 1;             ///< physical cores with at least one allowed PU: the first ones of `allowed`
-  size_t l1d_bytes = 0;              ///< one L1 data cache; 0 where unknown
-  size_t l2_bytes = 0;               ///< one L2 cache; 0 where unknown
-  size_t l3_bytes = 0;               ///< one L3 cache; 0 where unknown or absent
-  int l2_caches = 0, l3_caches = 0;  ///< of the whole machine
+  size_t l1d_bytes = 0;              ///< bytes of one L1 data cache; 0 where unknown
+  size_t l2_bytes = 0;               ///< bytes of one L2 cache; 0 where unknown
+  size_t l3_bytes = 0;               ///< bytes of one L3 cache; 0 where unknown or absent
+  int l2_caches = 0, l3_caches = 0;  ///< numbers of caches in the whole machine
 };
 
-/// Reads the topology and allows all of it.
+/// Reads the topology, with every PU allowed.
 /// Errors: throws RunError if hwloc cannot load a topology (a bad HWLOC_XMLFILE, say).
 Topology probe_machine();
 
