@@ -1,5 +1,5 @@
-// The operators of ditrain/kernels/operators.inc as data: what a program needs to call any of them on arrays that it
-// makes itself. Benches and tests loop over them, so that a new row is measured and tested at once.
+// The operators of ditrain/kernels/operators.inc as data: all that a program needs to call any of them on arrays of its
+// own. Benches and tests loop over them, so that a new row is measured and tested at once.
 #pragma once
 #include <functional>
 #include <string>
@@ -13,10 +13,10 @@ namespace ditrain::kernels {
 enum class Role { kIn, kOut, kUpdate, kCount, kRows, kColumns, kStride, kNumber, kAdamWStep, kNormalKl };
 enum class Length { kEach, kPerRow, kPerColumn, kStrided };
 
-/// A parameter of an operator. The words: see operators.hpp.
+/// A parameter of an operator. operators.hpp explains the words of roles and lengths.
 struct Parameter {
   Role role;
-  DType type = DType::kF32;  ///< of an array, like all that follows
+  DType type = DType::kF32;  ///< this and the fields below are for arrays only
   Length length = Length::kEach;
   bool or_null = false;
   bool not_negative = false;
@@ -24,31 +24,31 @@ struct Parameter {
   bool is_array() const { return role == Role::kIn || role == Role::kOut || role == Role::kUpdate; }
 };
 
-/// What is passed for a parameter: an array or an object, or a number.
+/// The argument for one parameter: a pointer to an array or an object, or a number.
 struct Value {
   void* p = nullptr;
   double number = 0;
 };
 
 struct Operator {
-  std::string name, title;  ///< the function's; that of the row in `ditbench ops`
+  std::string name, title;  ///< name of the function; title of its row in `ditbench ops`
   std::vector<Parameter> parameters;
-  std::function<double(const std::vector<Value>&)> call;  ///< takes a value per parameter; returns the result or 0
+  std::function<double(const std::vector<Value>&)> call;  ///< takes one value per parameter; returns the result or 0
 
   bool has(Role role) const;
 };
 
-/// The public functions: for kF32 all, for kBF16 those of activations, whose T is BFloat16 then.
+/// The public functions: for kF32 all of them; for kBF16 those on activations, with T = BFloat16.
 std::vector<Operator> operators(DType activation);
 
-// Values for the objects that some operators take.
+// Typical values for the objects that some operators take.
 AdamWStep some_adamw_step();
 NormalKl some_normal_kl(const float* out, const float* x_t, const float* x0, const float* v);
 inline constexpr int kNormalKlArrays = 4;
 
 namespace described {
 
-// The words of the rows as types of their own.
+// The words of operators.inc as distinct types, so that templates can read them.
 using namespace roles;  // the lengths
 template <class E, class Length = Each, class Values = Any>
 struct In {};
@@ -127,7 +127,7 @@ double call(R (*function)(P...), const std::vector<Value>& values, std::index_se
     return static_cast<double>(function(argument<P>(values[I])...));
 }
 
-/// `function` as an operator; Description: the same type in the words of the row.
+/// Makes an Operator of `function`. Description is its function type in the words of operators.inc.
 template <class Description, class R, class... P>
 Operator describe(const char* name, const char* title, R (*function)(P...)) {
   return {name, title, parameters_of(static_cast<Description*>(nullptr)), [function](const std::vector<Value>& values) {

@@ -1,8 +1,7 @@
-// Element-wise work, norms and reductions on raw pointers; one thread's share. Arithmetic is f32; activations may be
-// f32 or bf16 (rounded to nearest even when stored), the residual stream, conditioning and sums are f32. Sums run in an
-// order fixed by the shape alone. Subnormal numbers are computed with as they are, nothing is flushed to zero, in all
-// kernels (but see GELU, SiLU, convert() and bf16 products). `cols` is contiguous; a matrix has the row stride that is
-// given or `cols`.
+// Element-wise work, norms and reductions on raw pointers; one thread's share. Arithmetic is f32. Activations are f32
+// or bf16 (rounded to nearest even when stored); the residual stream, conditioning and sums are f32. The shape alone
+// fixes the order of a sum. No kernel flushes subnormal numbers to zero (exceptions: GELU, SiLU, convert() and bf16
+// GEMMs). The elements of a row are contiguous; rows are `stride` elements apart, or `cols` where there is no `stride`.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,32 +10,34 @@
 
 namespace ditrain::kernels {
 
-/// y = 0.5 x (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3); may alias. Error of y: (4 + 3 |2u|) 2^-24 |y| + 6e-37,
-/// the second part of it where 2u < -87; x from about 5 on, -0 from about -10 down, at infinity too. NaN stays NaN.
+/// y = 0.5 x (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3), the tanh approximation of GELU; y may alias x.
+/// Numerics: error of y at most (4 + 3 |2u|) 2^-24 |y|, plus 6e-37 where 2u < -87. y is x from about x = 5 up and -0
+///           from about x = -10 down, also at infinity. NaN stays NaN
 void gelu_forward(const float* x, float* y, int64_t n);
 void gelu_forward(const BFloat16* x, BFloat16* y, int64_t n);
-/// dx = dy gelu'(x), overwritten; may alias. Error 2^-21 |dy|; gelu' is 1 from about 5 on, -0 from about -8 down.
+/// dx = dy gelu'(x), overwritten; dx may alias x or dy.
+/// Numerics: error at most 2^-21 |dy|; gelu' is 1 from about x = 5 up and -0 from about x = -8 down
 void gelu_backward(const float* x, const float* dy, float* dx, int64_t n);
 void gelu_backward(const BFloat16* x, const BFloat16* dy, BFloat16* dx, int64_t n);
-/// y = x P, P = 0.5 erfc(-x / sqrt(2)): the GELU itself, of which the one above is an approximation; may alias. Error:
-/// (16 + 3 x^2) 2^-24 |y| + 6e-37, the second part of it from about -9 down. NaN stays NaN.
+/// y = x P, P = 0.5 erfc(-x / sqrt(2)), the exact GELU; y may alias x.
+/// Numerics: error of y at most (16 + 3 x^2) 2^-24 |y|, plus 6e-37 from about x = -9 down. NaN stays NaN
 void gelu_erf_forward(const float* x, float* y, int64_t n);
 void gelu_erf_forward(const BFloat16* x, BFloat16* y, int64_t n);
-/// dx = dy (P + x exp(-x^2 / 2) / sqrt(2 pi)), overwritten; may alias. Error 2^-21 |dy|
+/// dx = dy (P + x exp(-x^2 / 2) / sqrt(2 pi)), overwritten; dx may alias x or dy. Error at most 2^-21 |dy|.
 void gelu_erf_backward(const float* x, const float* dy, float* dx, int64_t n);
 void gelu_erf_backward(const BFloat16* x, const BFloat16* dy, BFloat16* dx, int64_t n);
-/// y = x / (1 + exp(-x)); errors and saturation as for GELU with x in the place of 2u
+/// y = x / (1 + exp(-x)); y may alias x. Errors and saturation are those of gelu_forward with x in place of 2u.
 void silu_forward(const float* x, float* y, int64_t n);
-/// dx = dy silu'(x), overwritten; may alias
+/// dx = dy silu'(x), overwritten; dx may alias x or dy
 void silu_backward(const float* x, const float* dy, float* dx, int64_t n);
 void add(const float* x, float* y, int64_t n);  ///< y += x
 void add(const float* x, BFloat16* y, int64_t n);
 double sum_squares(const float* x, int64_t n);       ///< f64 accumulation
 int64_t find_non_finite(const float* x, int64_t n);  ///< first index of NaN or infinity, or -1
 int64_t find_non_finite(const BFloat16* x, int64_t n);
-/// Rounds to nearest even; NaN stays NaN (quiet). Subnormals stay, but on CPUs with AVX512-BF16, whose conversion (in
-/// everything here that writes bf16) flushes them to zeros of their sign; their products of pairs take such inputs for
-/// 0, too.
+/// Rounds to nearest even; NaN stays NaN (quiet). Subnormals are kept, except on CPUs with AVX512-BF16: their
+/// conversion instruction, which every function here that writes bf16 uses, flushes them to zeros of the same sign, and
+/// their bf16 dot products treat subnormal inputs as 0.
 void convert_to_bf16(const float* x, BFloat16* y, int64_t n);
 void convert_to_f32(const BFloat16* x, float* y, int64_t n);
 inline void convert(const float* x, BFloat16* y, int64_t n) { convert_to_bf16(x, y, n); }
@@ -46,68 +47,73 @@ inline void convert(const BFloat16* x, float* y, int64_t n) { convert_to_f32(x, 
 void gate_residual_forward(const float* x, const float* gate, const float* h, float* y, int64_t rows, int64_t cols);
 void gate_residual_forward(const float* x, const float* gate, const BFloat16* h, float* y, int64_t rows, int64_t cols);
 /// dh[r,:] = gate dy[r,:] and dgate = sum_r dy[r,:] h[r,:], both overwritten; dh may alias dy or h. Every sum is one
-/// chain in increasing r: a caller that cuts the rows adds the parts in an order of its own.
+/// chain in increasing r; a caller that splits the rows chooses the order in which it adds the parts.
 void gate_residual_backward(const float* dy, const float* gate, const float* h, float* dh, float* dgate, int64_t rows,
                             int64_t cols);
 void gate_residual_backward(const float* dy, const float* gate, const BFloat16* h, BFloat16* dh, float* dgate,
                             int64_t rows, int64_t cols);
 
 /// y[r,:] = (x[r,:] - mean[r]) rstd[r] (1 + scale) + shift; rstd = 1 / sqrt(var + eps), biased two-pass variance.
-/// shift and scale [cols], both null: plain LayerNorm. mean, rstd [rows] are written.
+/// Shapes:   shift, scale [cols], or both null for plain LayerNorm; mean, rstd [rows], written
 void layer_norm_modulate_forward(const float* x, const float* shift, const float* scale, float* y, float* mean,
                                  float* rstd, int64_t rows, int64_t cols, float eps);
 void layer_norm_modulate_forward(const float* x, const float* shift, const float* scale, BFloat16* y, float* mean,
                                  float* rstd, int64_t rows, int64_t cols, float eps);
-/// y alone, from mean and rstd, bit-identical.
+/// Computes y from given mean and rstd, bit-identical to layer_norm_modulate_forward.
 void layer_norm_apply(const float* x, const float* mean, const float* rstd, const float* shift, const float* scale,
                       float* y, int64_t rows, int64_t cols);
 void layer_norm_apply(const float* x, const float* mean, const float* rstd, const float* shift, const float* scale,
                       BFloat16* y, int64_t rows, int64_t cols);
-/// mean and rstd alone, bit-identical.
+/// Computes mean and rstd only, bit-identical to layer_norm_modulate_forward.
 void layer_norm_statistics(const float* x, float* mean, float* rstd, int64_t rows, int64_t cols, float eps);
-/// dx[r,:] += rstd (g - mean(g) - xhat mean(g xhat)), g = dy (1 + scale), xhat = (x - mean) rstd
-/// dshift = sum_r dy[r,:], dscale = sum_r dy[r,:] xhat[r,:], overwritten, [cols]; sums over r as in
-/// gate_residual_backward. dx aliases nothing.
+/// Math:     dx[r,:] += rstd (g - mean(g) - xhat mean(g xhat)), g = dy (1 + scale), xhat = (x - mean) rstd
+///           dshift = sum_r dy[r,:], dscale = sum_r dy[r,:] xhat[r,:]
+/// Grads:    dx is added to; dshift and dscale [cols] are overwritten. dx aliases nothing
+/// Numerics: sums over r as in gate_residual_backward
 void layer_norm_modulate_backward(const float* x, const float* mean, const float* rstd, const float* scale,
                                   const float* dy, float* dx, float* dshift, float* dscale, int64_t rows, int64_t cols);
 void layer_norm_modulate_backward(const float* x, const float* mean, const float* rstd, const float* scale,
                                   const BFloat16* dy, float* dx, float* dshift, float* dscale, int64_t rows,
                                   int64_t cols);
 
-/// RMSNorm in the places of layer_norm_statistics and layer_norm_modulate_backward: rstd = 1 / sqrt(mean(x^2) + eps),
-/// and mean is written as 0, so that layer_norm_apply and products that normalise an operand serve both norms.
+/// RMSNorm counterpart of layer_norm_statistics: rstd = 1 / sqrt(mean(x^2) + eps). It writes 0 as mean, so that
+/// layer_norm_apply and GEMMs that normalise an operand serve both norms.
 void rms_norm_statistics(const float* x, float* mean, float* rstd, int64_t rows, int64_t cols, float eps);
-/// dx[r,:] += rstd (g - xhat mean(g xhat)), the rest as for LayerNorm; mean is taken for 0.
+/// RMSNorm counterpart of layer_norm_modulate_backward: dx[r,:] += rstd (g - xhat mean(g xhat)), xhat = x rstd; the
+/// rest as there.
 void rms_norm_modulate_backward(const float* x, const float* rstd, const float* scale, const float* dy, float* dx,
                                 float* dshift, float* dscale, int64_t rows, int64_t cols);
 void rms_norm_modulate_backward(const float* x, const float* rstd, const float* scale, const BFloat16* dy, float* dx,
                                 float* dshift, float* dscale, int64_t rows, int64_t cols);
 
-/// y[r,j] = a[j] x[r,j] + b[j] x[r,j^1] for rows of stride `stride`: pairs of neighbours turned by angles whose cosines
-/// are in a and whose sines in b, with a minus at even j. A last element without a neighbour has 0 for it. y may be x.
+/// Rotates pairs of neighbouring elements (RoPE): y[r,j] = a[j] x[r,j] + b[j] x[r,j^1], where a has the cosines of the
+/// angles and b the sines, negated at even j. x and y have row stride `stride`. If the last element has no neighbour, 0
+/// takes its place. y may be x.
 void rotate_pairs(const float* x, int64_t stride, const float* a, const float* b, float* y, int64_t rows, int64_t cols);
 void rotate_pairs(const BFloat16* x, int64_t stride, const float* a, const float* b, BFloat16* y, int64_t rows,
                   int64_t cols);
 
-/// LayerNorm with scale and shift, y[r,:] = xhat weight + bias, xhat = (x[r,:] - mean) rstd, rstd as above: of rows of
-/// stride `stride` into rows without gaps. Nothing is kept: rows are narrow (heads), and backward normalises again.
+/// LayerNorm of heads, from rows of stride `stride` into rows without gaps: y[r,:] = xhat weight + bias, xhat = (x[r,:]
+/// - mean) rstd, rstd as above. No statistics are stored: the rows are narrow, and backward normalises again.
 void layer_norm_forward(const float* x, int64_t stride, const float* weight, const float* bias, float* y, int64_t rows,
                         int64_t cols, float eps);
 void layer_norm_forward(const BFloat16* x, int64_t stride, const float* weight, const float* bias, BFloat16* y,
                         int64_t rows, int64_t cols, float eps);
-/// dx[r,:] = rstd (g - mean(g) - xhat mean(g xhat)), g = dy weight, overwritten; x and dx have the stride, dy no gaps.
-/// dweight = sum_r dy[r,:] xhat[r,:], dbias = sum_r dy[r,:], overwritten, [cols]; sums over r as in
-/// gate_residual_backward. dx aliases nothing.
+/// Math:     dx[r,:] = rstd (g - mean(g) - xhat mean(g xhat)), g = dy weight
+///           dweight = sum_r dy[r,:] xhat[r,:], dbias = sum_r dy[r,:]
+/// Shapes:   x and dx have row stride `stride`, dy has no gaps; dweight, dbias [cols]
+/// Grads:    all are overwritten; dx aliases nothing
+/// Numerics: sums over r as in gate_residual_backward
 void layer_norm_backward(const float* x, int64_t stride, const float* weight, const float* dy, float* dx,
                          float* dweight, float* dbias, int64_t rows, int64_t cols, float eps);
 void layer_norm_backward(const BFloat16* x, int64_t stride, const float* weight, const BFloat16* dy, BFloat16* dx,
                          float* dweight, float* dbias, int64_t rows, int64_t cols, float eps);
-/// RMSNorm likewise: y[r,:] = xhat weight, xhat = x[r,:] rstd, rstd = 1 / sqrt(mean(x[r,:]^2) + eps).
+/// RMSNorm of heads: y[r,:] = xhat weight, xhat = x[r,:] rstd, rstd = 1 / sqrt(mean(x[r,:]^2) + eps).
 void rms_norm_forward(const float* x, int64_t stride, const float* weight, float* y, int64_t rows, int64_t cols,
                       float eps);
 void rms_norm_forward(const BFloat16* x, int64_t stride, const float* weight, BFloat16* y, int64_t rows, int64_t cols,
                       float eps);
-/// dx[r,:] = rstd (g - xhat mean(g xhat)), g = dy weight, and dweight; the rest as for LayerNorm.
+/// dx[r,:] = rstd (g - xhat mean(g xhat)), g = dy weight; dweight and the rest as for layer_norm_backward.
 void rms_norm_backward(const float* x, int64_t stride, const float* weight, const float* dy, float* dx, float* dweight,
                        int64_t rows, int64_t cols, float eps);
 void rms_norm_backward(const BFloat16* x, int64_t stride, const float* weight, const BFloat16* dy, BFloat16* dx,
@@ -117,8 +123,8 @@ void rms_norm_backward(const BFloat16* x, int64_t stride, const float* weight, c
 void column_sums(const float* dy, int64_t stride, float* db, int64_t rows, int64_t cols);
 void column_sums(const BFloat16* dy, int64_t stride, float* db, int64_t rows, int64_t cols);
 
-/// Computes for every column of rows of stride `stride` the first value f, the sum of x - f and the sum of (x - f)^2,
-/// each one chain in increasing r; 0 without rows. See Moments in kernels/gemm.hpp.
+/// For every column of x (row stride `stride`): its first value f, the sum of x - f and the sum of (x - f)^2, each one
+/// chain in increasing r; all 0 if there are no rows. See Moments in kernels/gemm.hpp.
 void column_moments(const float* x, int64_t stride, float* first, float* sum, float* squares, int64_t rows,
                     int64_t cols);
 void column_moments(const BFloat16* x, int64_t stride, float* first, float* sum, float* squares, int64_t rows,
@@ -128,7 +134,7 @@ void group_norm_apply(const float* x, const float* mean, const float* scale, con
                       int64_t cols);
 void group_norm_apply(const BFloat16* x, const float* mean, const float* scale, const float* shift, BFloat16* y,
                       int64_t rows, int64_t cols);
-/// y = silu of that; may alias
+/// y = silu(group_norm_apply(x)); may alias
 void group_norm_silu(const float* x, const float* mean, const float* scale, const float* shift, float* y, int64_t rows,
                      int64_t cols);
 void group_norm_silu(const BFloat16* x, const float* mean, const float* scale, const float* shift, BFloat16* y,
@@ -142,16 +148,17 @@ struct AdamWStep {
   double lr = 1e-4, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   double bias1 = 1, bias2 = 1;  ///< 1 - beta1^k, 1 - beta2^k for step k = 1, 2, ...
   double ema_decay = 0.9999;
-  double grad_scale = 1;  ///< clipping and averaging, applied to g on the way
+  double grad_scale = 1;  ///< factor on g, for clipping and averaging
 };
-/// ema may be null; copy, if not null, receives the new p rounded to bf16. The arrays do not alias.
+/// Runs the step on n elements. ema may be null; copy, if not null, receives the new p rounded to bf16. The arrays must
+/// not alias.
 void adamw_ema(const AdamWStep& step, const float* g, float* p, float* m, float* v, float* ema, BFloat16* copy,
                int64_t n);
 
-/// average += share (x - average), which has no bias from rounded factors
+/// average += share (x - average); this form of an EMA has no bias from rounded factors
 void move_average(float share, const float* x, float* average, int64_t n);
 
-/// x_t = a x0 + b noise
+/// out = a x + b noise, the forward process x_t of diffusion
 void scale_add(float a, const float* x, float b, const float* noise, float* out, int64_t n);
 
 }  // namespace ditrain::kernels

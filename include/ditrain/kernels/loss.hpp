@@ -1,5 +1,5 @@
-// Element-wise parts of the training losses: f32 arrays, f64 arithmetic and sums, gradients rounded to f32. Sums are in
-// an order fixed by n and by the instruction set. What the terms are for: src/diffusion/losses.cpp.
+// Element-wise parts of the training losses: f32 arrays, f64 arithmetic and sums, gradients rounded to f32. n and the
+// instruction set fix the order of a sum. src/diffusion/losses.cpp uses the terms.
 #pragma once
 #include <cstdint>
 
@@ -8,7 +8,7 @@ namespace ditrain::kernels {
 /// Returns sum_i (out[i] - target[i])^2; dout[i] = weight (out[i] - target[i]), overwritten, if dout is not null.
 double square_error(const float* out, const float* target, double weight, float* dout, int64_t n);
 
-/// Divergence of two normal distributions element by element, as it depends on a model's output:
+/// KL divergence of two normal distributions, element by element, as a function of the model's output:
 ///   d_i   = mean - true mean              = by_out out[i] + by_x_t x_t[i] + by_x0 x0[i]
 ///   g_i   = ln(variance / true variance)  = by_v v[i] + at_v_0
 ///   KL_i  = (g_i - 1 + e^-g_i + d_i^2 e^-g_i / true variance) / 2, in nats

@@ -1,5 +1,5 @@
-// Loops that tell what this machine can do, as the calling thread sees it: multiply-adds per second, and passes over
-// memory with a given mix of streams. A benchmark divides by them.
+// Loops that measure what the calling thread can reach on this machine: multiply-adds per second, and passes over
+// memory with a given mix of streams. Benchmarks compare with them.
 #pragma once
 #include <cstdint>
 
@@ -7,11 +7,11 @@
 
 namespace ditrain::kernels {
 
-/// Independent multiply-adds for `seconds`; returns flop (2 per multiply-add of a lane) / time [FLOP/s].
+/// Runs independent multiply-adds for `seconds`. Returns FLOP/s, 2 FLOP per multiply-add of a lane.
 /// kF32:     24 accumulators (14 where there are 16 registers: x86 without AVX-512) of the widest FMA of the chosen
 ///           instruction set (multiply and add on baseline x86); on SME the four tiles of FMOPA
-/// kBF16:    24 accumulators of a product of pairs (vdpbf16ps, BFDOT; 4 flop per lane), on SME and
-///           AMX the four tiles of BFMOPA and of TDPBF16PS; 0 where the chosen instruction set has none
+/// kBF16:    24 accumulators of a dot product of pairs (vdpbf16ps, BFDOT; 4 FLOP per lane); on SME the four tiles of
+///           BFMOPA, on AMX those of TDPBF16PS; 0 where the chosen instruction set has no bf16 product
 double measure_fma_peak(DType type, double seconds);
 
 /// How many arrays a pass over memory reads, writes without reading, and updates in place.
@@ -21,12 +21,12 @@ struct StreamMix {
 };
 inline constexpr int kMaxStreamReads = 3, kMaxStreamWrites = 2, kMaxStreamUpdates = 4;
 
-/// One pass over n elements of each array: `arrays` holds those that are read, then the written, then the updated ones;
-/// none may overlap. With s = the sum of the arrays that are read, every written array becomes s and every updated one
-/// (its old value + s) / 2, so that values stay bounded however often it runs.
-/// Types:    f32; ordinary (not streaming) stores of whole vectors; a few adds per vector, so that memory limits it
-/// Method:   up to three arrays are fetched ahead, which is the faster loop (more: the slower)
-/// Returns   the sum of all s where nothing is written or updated (for the loop to have an effect), else 0
+/// Makes one pass over n elements of each array. `arrays` has those that are read, then those written, then those
+/// updated; none may overlap. With s = the sum of the arrays that are read, every written array becomes s and every
+/// updated one (its old value + s) / 2, so that values stay bounded however often it runs.
+/// Types:    f32; ordinary (not streaming) stores of whole vectors; a few adds per vector, so that memory is the limit
+/// Method:   prefetches where there are at most three arrays; with more, prefetching makes the loop slower
+/// Returns   the sum of all s if nothing is written or updated, so that the compiler cannot drop the loop; else 0
 /// Errors:   LogicFault for a mix beyond kMaxStream*, or an empty one
 float stream_pass(const StreamMix& mix, float* const* arrays, int64_t n);
 

@@ -1,7 +1,7 @@
-// The words in which ditrain/kernels/operators.inc describes the parameters of an operator, and the types that follow.
-// To the compiler of a kernel the words are plain pointers and numbers: In<float, PerColumn> gate is const float* gate.
-// Tests and benches put types of their own behind them (ditrain/kernels/described.hpp), and so learn which arrays an
-// operator reads, writes or updates, and how long they are.
+// The words with which ditrain/kernels/operators.inc describes the parameters of an operator. Here they are plain
+// pointers and numbers: In<float, PerColumn> gate is const float* gate. For tests and benches,
+// ditrain/kernels/described.hpp defines the same words as distinct types, which tell which arrays an operator reads,
+// writes or updates, and how long they are.
 #pragma once
 #include <cstdint>
 

@@ -1,5 +1,5 @@
-// Random numbers by the array: those of ditrain/base/random.hpp, a vector of blocks at a time. An element depends on
-// (key, index) alone, never on where a caller cuts a range; first + n is at most 2^64. RandomKey is the reference.
+// Fills arrays with the random numbers of ditrain/base/random.hpp, a vector of blocks at a time. An element depends on
+// (key, index) alone, however a caller splits a range; first + n is at most 2^64. RandomKey is the reference.
 #pragma once
 #include <cstdint>
 

@@ -1,5 +1,6 @@
 // The reference of every operator of ditrain/kernels/operators.inc: the same function on f32 arrays (T is float), in
-// plain loops with f64 arithmetic. The oracle of the tests; those of products and attention stand in their headers.
+// plain loops with f64 arithmetic. Tests compare with it. The references of GEMM and attention are declared in their
+// headers.
 #pragma once
 #include "ditrain/kernels/operators.hpp"
 
