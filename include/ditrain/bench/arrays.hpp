@@ -1,14 +1,14 @@
-// Operands of benches: tensors filled by the team that reads them, so that their pages lie where it works.
+// Operands of benches: tensors that the team fills before it reads them, so that their pages are on its NUMA nodes.
 #pragma once
 #include "ditrain/ops/context.hpp"
 
 namespace ditrain::bench {
 
-/// Uniform random values in [low, high) into a tensor, f32 or bf16.
+/// Fills a tensor, f32 or bf16, with uniform random values in [low, high).
 void fill_random(ops::Context& ctx, const Tensor& t, float low, float high);
 Tensor random_tensor(ops::Context& ctx, const Shape& shape, float low, float high, DType type = DType::kF32);
 
-/// Holds a tensor's memory in place, whatever its type.
+/// Pins the memory of a tensor of any type while the object lives.
 class Held {
  public:
   explicit Held(const Tensor& t) : tensor_(t), p_(t.storage().acquire() + t.offset_bytes()) {}

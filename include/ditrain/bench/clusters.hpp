@@ -1,4 +1,4 @@
-// Whole training steps of one core and of clusters of cores, in turns.
+// Compares training steps on one core with steps on clusters of cores (one thread group per NUMA domain).
 #pragma once
 #include <string>
 #include <vector>
@@ -14,12 +14,12 @@ struct ClustersBench {
   std::vector<std::string> sets = {};  ///< config keys, "a.b=v"
 };
 
-/// One core, then all threads of the harness as its clusters, cut by parallel.cut: auto and by n. They take turns on
-/// one model, step by step.
-/// Details   threads, clusters, cut (what it came to), batch, images_per_second, efficiency: median over the rounds of
-///           the time of one core / (threads x its time); where the time of the median step went (as in CallTimes),
+/// Three rows that take turns on one model, step by step: one core; all threads of the harness in its clusters with
+/// parallel.cut: auto; the same with parallel.cut: n.
+/// Details   threads, clusters, cut (what `auto` chose), batch, images_per_second, efficiency: median over the rounds
+///           of one core's time / (threads x the row's time); where the time of the median step went (as in CallTimes),
 ///           team_barriers_per_block, cluster_barriers_per_block
-/// Notes     the ratio of auto to n, likewise; what one core and all of them read from memory, in GB/s
+/// Notes     median ratio of auto to n; the memory bandwidth of one core and of all cores, in GB/s
 /// Errors:   InputError for a single cluster, and as bench_steps
 void bench_clusters(Harness& harness, const ClustersBench& bench);
 

@@ -1,4 +1,5 @@
-// All-reduce of gradients over the ranks of this run: what the engine gets, flat and hierarchical.
+// Times the all-reduce of gradients over the ranks of this run by the engine, with its flat and its hierarchical
+// algorithm.
 #pragma once
 #include <vector>
 
@@ -8,11 +9,11 @@
 namespace ditrain::bench {
 
 struct CommBench {
-  std::vector<int64_t> kib = {64, 1024, 8192, 25 * 1024, 128 * 1024};  ///< sizes of what is summed
+  std::vector<int64_t> kib = {64, 1024, 8192, 25 * 1024, 128 * 1024};  ///< sizes of the buffers, KiB
 };
 
-/// Collective: a row per size and algorithm, on rank 0's harness. The algorithms take turns; the time of a sum is that
-/// of the slowest rank, from a barrier to the end of its wait.
+/// One row per size and algorithm, on rank 0's harness. Collective. The algorithms take turns. The time is that of the
+/// slowest rank, from a barrier to the end of its wait.
 /// gb_s      bytes summed / median
 /// Details   algorithm (hierarchical, flat), ranks, nodes, sum_bytes
 /// Peers     of hierarchical rows: flat, and mpi_blocking = MPI_Allreduce in the calling thread

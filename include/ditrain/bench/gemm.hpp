@@ -1,4 +1,4 @@
-// Matrix products of the DiT models beside the FMA peak, memory and other libraries.
+// Times the matrix products (GEMM) of the DiT models, compared with the FMA peak, memory bandwidth and other libraries.
 #pragma once
 #include <string>
 #include <vector>
@@ -11,21 +11,21 @@ namespace ditrain::bench {
 
 struct GemmBench {
   std::string model = {};  ///< S, B, L, XL or a full name of patch 2; empty: all four
-  int64_t batch = 0;       ///< images; 0: the usual one of the model
+  int64_t batch = 0;       ///< images; 0: ModelShape::batch
   std::vector<DType> precisions = {DType::kF32};
   bool peers = false;  ///< time OpenBLAS, BLIS and oneDNN in alternation with ours
 };
 
 /// One row: the product on the whole team through ops::gemm, packing of both operands included.
-/// Types:    those of training, see product_types; sums f32
-/// Skinny    products (condition) are limited by memory: each call takes another one of as many weight matrices as
-///           exceed eight times the last cache together, and the row's limit is a loop over the same matrix on the same
-///           team: it reads the weight, or updates it in place where the product adds to it
-/// peers     one that does not have the product is left out of the row
+/// Types:    as in training, see product_types; sums f32
+/// Skinny    products (condition) are limited by memory. Calls cycle through weight matrices that together exceed eight
+///           times the last cache. The limit is a loop over the same matrix on the same team that reads the weight, or
+///           updates it in place where the product adds to it
+/// peers     a peer that does not have the product is left out of the row
 Row measure_product(Harness& harness, const ProductShape& shape, DType precision, const Peers& peers = {});
 
-/// A row for every product of the models, then notes: geometric means over the rows with m, n and k of at least 256 (of
-/// share and of every peer's ratio), the worst of them and the worst skinny one.
+/// One row per product of the models, then notes: geometric means of the share and of the ratio to each peer over the
+/// rows with m, n and k of at least 256, the worst of these rows, and the worst skinny one.
 /// Details   m, n, k, trans (of a and b), types (of a, b and c), cache ("warm": the same operands every time; "cold")
 /// Errors:   InputError for an unknown model
 void bench_gemm(Harness& harness, const GemmBench& bench);

@@ -1,4 +1,5 @@
-// Times a piece of work so that the number can be trusted: peak loops before and after, rivals in alternation, medians.
+// Times a piece of work so that the number can be trusted: peak loops before and after, alternation with rivals,
+// medians.
 //
 // Problem:      clocks and neighbours change the speed of a machine by 5 % and more within seconds, which is as much as
 //               a kernel gains.
@@ -28,13 +29,13 @@ namespace ditrain::bench {
 struct Effort {
   int64_t repeats = 5;
   double repeat_s = 0.02;     ///< a repeat is as many calls as take this long, at least one
-  double peak_s = 0.1;        ///< of one peak loop
-  int max_attempts = 5;       ///< at a row whose drift is above kMaxDrift
-  double patience_s = 60;     ///< no further attempt at a row that has taken longer
-  double max_share = 1.02;    ///< more cannot be: the peak was not measured right
+  double peak_s = 0.1;        ///< duration of one peak loop
+  int max_attempts = 5;       ///< most attempts at a row whose drift is above kMaxDrift
+  double patience_s = 60;     ///< no further attempt at a row that has taken longer than this
+  double max_share = 1.02;    ///< a larger share means that the peak was measured wrong
   double settle_s = 0.05;     ///< pause after a rival, until its threads sleep (OpenBLAS' spin for some 25 ms)
-  bool cold_arrays = true;    ///< arrays beyond the last cache where a bench is about memory; false: some 100 KB
-  double (*clock)() = now_s;  ///< by which calls are timed, in seconds; tests have one of their own
+  bool cold_arrays = true;    ///< memory benches use arrays larger than the last cache; false: some 100 KB
+  double (*clock)() = now_s;  ///< clock of the calls, in seconds; tests replace it
 
   /// The shortest run that still calls everything: for tests.
   static Effort quick();
@@ -50,18 +51,18 @@ struct Work {
   std::string name;
   DType dtype = DType::kF32;
   std::function<void()> call = {};
-  double flop = 0;                   ///< of a call, if arithmetic limits it: by the peak of `dtype`
-  double bytes = 0;                  ///< that a call moves, if memory limits it
-  std::function<void()> limit = {};  ///< a call of the loop that moves the same bytes
+  double flop = 0;                   ///< FLOP per call, if arithmetic limits it (by the peak of `dtype`)
+  double bytes = 0;                  ///< bytes that a call moves, if memory limits it
+  std::function<void()> limit = {};  ///< runs once the limiting loop, which moves the same bytes
   std::vector<Rival> rivals = {};
   std::vector<Field> details = {};
-  bool once = false;  ///< of work that takes minutes: a single call, whatever the drift
+  bool once = false;  ///< a single call, whatever the drift: for work that takes minutes
 };
 
 class Harness {
  public:
-  /// threads 0: all cores that this process may use; clusters 0: as parallel.clusters: auto. With `ranks` (collective
-  /// then) those of a node whose masks overlap share its cores.
+  /// threads 0: all cores that this process may use; clusters 0: as parallel.clusters: auto. With `ranks` the call is
+  /// collective, and ranks of a node whose affinity masks overlap share its cores.
   /// Errors:   InputError for more clusters than threads
   explicit Harness(int64_t threads, const Effort& effort = {}, int64_t clusters = 0,
                    dist::Communicator* ranks = nullptr);
@@ -71,17 +72,17 @@ class Harness {
   const plan::Placement& placement() const { return placement_; }
   int num_threads() const { return placement_.threads; }
 
-  /// Section `kernels` of a config for the rows that follow; at first that of the defaults, but without a tuning file:
-  /// a damaged one must not keep a new one from being written.
+  /// Applies section `kernels` of a config to the rows that follow. A new harness has the default settings without a
+  /// tuning file, because a damaged tuning file must not prevent that a new one is written.
   void apply(const config::Config& config);
-  const std::string& products() const { return products_; }  ///< what computes the matrix products, with which blocks
+  const std::string& products() const { return products_; }  ///< which code computes GEMMs, with which cache blocks
 
-  /// One row: our work and its limiting loop in turn, then our work and the rivals in turn.
-  /// share     flop / median / the run's highest FMA peak (that of f32 where the CPU has no bf16 product), so far: rows
-  ///           that were added are rated again when a peak is higher; or the limiting loop's best time / our median: a
-  ///           limit is a maximum
-  /// peers     median over repeats of theirs / ours
-  /// A row whose drift is above kMaxDrift, or whose share is above max_share, is measured again; after max_attempts the
+  /// Measures one row: alternates our work with its limiting loop, then with the rivals.
+  /// share     flop / median / the highest FMA peak of the run (the f32 peak if the CPU has no bf16 product); rows that
+  ///           were added are rated again when a higher peak is measured. With a limiting loop: its best time / our
+  ///           median, because a limit is a maximum
+  /// peers     median over repeats of their time / our time
+  /// A row whose drift is above kMaxDrift, or whose share is above max_share, is measured again. After max_attempts the
   /// attempt with the least drift counts, and a peak that it exceeds is measured again.
   Row measure(const Work& work);
 
@@ -91,19 +92,20 @@ class Harness {
     report_.rows.push_back(std::move(row));
   }
   std::function<void(const Row&)> on_row =
-      {};  ///< called with every row that is added: long benches show that they live
+      {};  ///< called with every row that is added, so that long benches can show their progress
   void note(std::string line) { report_.notes.push_back(std::move(line)); }
   void note(const std::vector<std::string>& lines) {
     report_.notes.insert(report_.notes.end(), lines.begin(), lines.end());
   }
   /// All rows so far, with the highest peaks measured.
   const Report& report();
-  /// Errors:   RunError that names the rows whose share is above max_share: what limits them cannot be right
+  /// Checks the shares of all rows.
+  /// Errors:   RunError that names the rows whose share is above max_share, whose limit must be wrong
   void check_shares() const;
 
-  /// Bytes of an array that no cache holds: eight times the last one, at least 64 MiB. See Effort::cold_arrays.
+  /// Bytes of an array that no cache holds: eight times the last cache, at least 64 MiB. See Effort::cold_arrays.
   size_t cold_bytes() const;
-  /// One pass of stream_pass on the team over arrays of n elements.
+  /// Runs one kernels::stream_pass on the team over arrays of n elements.
   void stream(const kernels::StreamMix& mix, const std::vector<float*>& arrays, int64_t n);
 
  private:

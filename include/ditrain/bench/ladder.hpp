@@ -1,5 +1,5 @@
-// What each optimisation gives, by the switches of the config (the paper's Figure 9; bench/paper.hpp sets it beside
-// the paper's numbers).
+// Measures the speedup of each optimisation, switched on and off by config keys (the paper's Figure 9; bench/paper.hpp
+// compares with the paper's numbers).
 #pragma once
 #include <string>
 #include <vector>
@@ -8,14 +8,14 @@
 
 namespace ditrain::bench {
 
-/// One way to compute a step: config keys, as --set takes them.
+/// One set of switches for a training step.
 struct Rung {
   const char* name;
-  std::vector<std::string> sets;
-  bool slow = false;   ///< plain loops: one step only, and left out where that would take more than two minutes
-  bool tuned = false;  ///< differs from the rung before by a tuning file only: left out where none fits
+  std::vector<std::string> sets;  ///< config keys, as --set takes them
+  bool slow = false;              ///< plain loops: one step only, left out if that would take more than two minutes
+  bool tuned = false;             ///< differs from the previous rung by a tuning file only; left out if none fits
 };
-/// From slowest to fastest: reference loops, own products, with fused operators, tuned.
+/// The rungs from slowest to fastest: reference loops, our own GEMMs, fused operators, tuned.
 const std::vector<Rung>& ladder_rungs();
 
 struct LadderBench {
@@ -25,10 +25,9 @@ struct LadderBench {
   std::vector<std::string> sets = {};  ///< further config keys of every rung
 };
 
-/// For every model one row per rung: a whole training step as bench_steps measures it.
-/// Details   as bench_steps, then speedup: over own products
-/// A rung whose switches this build or machine refuses, or that lacks its tuning file, is left out, with a note that
-/// says why.
+/// One row per model and rung: a whole training step as bench_steps measures it.
+/// Details   as bench_steps, then speedup over the rung of our own GEMMs
+/// A rung whose switches this build or machine refuses, or that lacks its tuning file, is left out; a note says why.
 /// Errors:   InputError if no rung of a model can run
 void bench_ladder(Harness& harness, const LadderBench& bench);
 

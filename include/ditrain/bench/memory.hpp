@@ -1,4 +1,5 @@
-// Memory tiers: their bandwidth and latency, and what training costs in a fast tier that is too small for all.
+// Measures memory tiers: their bandwidth and latency, and how much slower training is when the fast tier is too small
+// for all tensors.
 #pragma once
 #include <string>
 #include <vector>
@@ -12,29 +13,30 @@ struct MemoryBench {
   std::string model = "DiT-S/2";
   int64_t batch = 8;
   DType precision = DType::kF32;
-  std::vector<double> fast_shares = {0.4, 0.25};  ///< capacities, as shares of what memory.automem: off uses;
-                                                  ///< none: no steps
+  std::vector<double> fast_shares = {0.4, 0.25};  ///< capacities, as shares of the bytes that memory.automem: off
+                                                  ///< uses; empty: no steps
   std::vector<std::string> sets = {};             ///< config keys, as --set of ditrain
-  bool once = false;                              ///< one step of each
+  bool once = false;                              ///< one step per row
 };
 
-/// The first layer of the model's MLP, and AdamW over the weights of two of its blocks, on plain, transparent and
+/// Times the first layer of the model's MLP, and AdamW over the weights of two of its blocks, on plain, transparent and
 /// explicit huge pages in turns.
-/// Details   pages (what was had), speed_to_plain (median of the ratios in the same round)
+/// Details   pages (the kind that the system granted), speed_to_plain (median of the ratios in the same round)
 void bench_pages(Harness& harness, const nn::ModelConfig& model, int64_t batch);
 
-/// Each tier, where a run at that place has it: reading and writing of the team in the fast one (GB/s; latency_s of a
-/// load that depends on the one before), copies between that and each slow one (GB/s of large ones, latency_s of one
-/// block). Notes tell the pages and the nodes of each.
+/// Measures each tier on the memory nodes where a run at `place` has it: reads and writes of the team in the fast tier
+/// (GB/s; latency_s of a load that depends on the previous one), and copies between it and each slow tier (GB/s of
+/// large copies, latency_s of one block). Notes list the pages and the nodes of each tier.
 /// Errors:   as memory::make_disk; RunError for a copy that fails
 void bench_tiers(Harness& harness, const config::MemoryConfig& config, const plan::RankPlace& place,
                  const std::string& disk_folder);
 
-/// bench_pages, bench_tiers, then steps with memory.automem off, paper and planned in turn, in tiers of each capacity.
+/// Runs bench_pages and bench_tiers, then times steps with memory.automem off, paper and planned in turn, for each
+/// capacity of the fast tier.
 /// Details   automem, fast_gib, fast_share, step_ratio (median of seconds / those of off in the same round),
-///           stall_share (time in which any cluster waits for tensors / step), fast_peak_bytes (the most that lay in
-///           the fast tier at one time, as counted by its allocators; off: all tensors), allocations (of tensors),
-///           mappings (of pages) and page_faults of the last step, predicted_s, in_bytes and out_bytes per step,
+///           stall_share (time in which any cluster waits for tensors / step), fast_peak_bytes (the most bytes in the
+///           fast tier at one time, counted by its allocators; off: all tensors), allocations (of tensors),
+///           mappings (of pages) and page_faults in the last step, predicted_s, in_bytes and out_bytes per step,
 ///           in_gb_s and out_gb_s of the link while it was busy
 /// Errors:   InputError for a config that cannot run, and for a capacity that a node does not fit
 void bench_memory(Harness& harness, const MemoryBench& bench);

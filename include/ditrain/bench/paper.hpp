@@ -1,9 +1,10 @@
-// The tables and figures of the DiT-HC paper (arXiv 2601.01500) that concern the system, measured on this machine and
-// set beside its numbers.
+// The tables and figures of the DiT-HC paper (arXiv 2601.01500) about the system, measured on this machine and compared
+// with the paper's numbers.
 //
-// Problem:      seconds of another machine say nothing here. Ratios can be compared: one strategy over another, our
-//               products over a library's, a step with an optimisation over one without it, shares of the peak.
-// Abstractions: an experiment is a table or figure: comparisons (what, the paper's number, ours) and what differs.
+// Problem:      seconds on another machine mean nothing here. Ratios can be compared: one strategy to another, our
+//               GEMMs to a library's, a step with an optimisation to one without it, shares of the peak.
+// Abstractions: an Experiment is a table or figure. It has Comparisons (what, the paper's number, ours) and says what
+//               differs.
 #pragma once
 #include <functional>
 #include <limits>
@@ -21,20 +22,20 @@ struct Comparison {
 };
 
 struct PaperBench {
-  std::string model = "S";                           ///< of what the paper shows for several models
-  int64_t batch = 4;                                 ///< images of a step
+  std::string model = "S";                           ///< for experiments that the paper shows for several models
+  int64_t batch = 4;                                 ///< images per step
   std::vector<std::string> only = {};                ///< names of experiments; empty: all
   std::vector<std::string> sets = {};                ///< further config keys of measured steps
-  std::string platform = "platforms/ls_pilot.yaml";  ///< of what is simulated, as plan::load_platform takes it
+  std::string platform = "platforms/ls_pilot.yaml";  ///< for simulated experiments, as plan::load_platform takes it
   std::string out = {};                              ///< folder for paper.md and a picture per experiment; empty: none
 };
 
 struct Experiment {
   const char* name;  ///< "table-2", for --only
   const char* title;
-  const char* unit;     ///< of its numbers: "x" for ratios
+  const char* unit;     ///< of its numbers; "x" for ratios
   const char* differs;  ///< what differs from the paper's machine, and why; or why nothing is measured
-  std::vector<Comparison> (*measure)(Harness&, const PaperBench&);  ///< null: it cannot be had here
+  std::vector<Comparison> (*measure)(Harness&, const PaperBench&);  ///< null: it cannot be measured here
 };
 const std::vector<Experiment>& paper_experiments();
 
@@ -45,7 +46,7 @@ void bench_paper(Harness& harness, const PaperBench& bench);
 /// The table of an experiment in Markdown, what differs, and the picture's name if it has one.
 std::string paper_section(const Experiment& experiment, const std::vector<Comparison>& rows,
                           const std::string& picture = "");
-/// Pairs of bars on a logarithmic axis, as SVG; what is not finite or not positive has none.
+/// Pairs of bars on a logarithmic axis, as SVG; a number that is not finite and positive has no bar.
 std::string paper_bars_svg(const std::string& title, const std::vector<Comparison>& rows);
 
 }  // namespace ditrain::bench

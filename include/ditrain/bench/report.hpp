@@ -1,4 +1,4 @@
-// What a bench hands back: rows of numbers, as a table for people and as JSON for scripts.
+// The result of a bench: rows of numbers, printed as a table and as JSON.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace ditrain::bench {
 
-/// One more number or word of a row. The table prints it by the unit in its name: *_bytes, *_s, else as it is.
+/// An additional number or word of a row. The table prints it by the unit in its name: *_bytes, *_s; else unchanged.
 struct Field {
   std::string name;
   std::variant<int64_t, double, std::string> value;
@@ -24,16 +24,17 @@ struct Timing {
 struct Row {
   std::string name, dtype = "f32";
   Timing time = {};
-  double gflops = 0;  ///< 0: a row that memory limits
-  double gb_s = 0;    ///< bytes that the row has to move / median_s; 0: a row that arithmetic limits
-  double limit = 0;   ///< GFLOP/s of the run's highest FMA peak; GB/s of the loop with the same streams
-  double share = 0;   ///< of that limit; NaN where nothing limits
-  /// How unquiet the machine was, the largest of: what the FMA peaks before and after the row lack of the run's
-  /// highest, 1 - min / median of the repeats, and how much the first and the last of the limiting loops differ.
+  double gflops = 0;  ///< GFLOP/s; 0: memory limits the row
+  double gb_s = 0;    ///< bytes that the row has to move / median_s, in GB/s; 0: arithmetic limits the row
+  double limit = 0;   ///< GFLOP/s of the run's highest FMA peak, or GB/s of the loop with the same streams
+  double share = 0;   ///< rate / limit; NaN if the row has no limit
+  /// How unsteady the machine was, as a fraction. The largest of: by how much the FMA peaks before and after the row
+  /// fall short of the run's highest, 1 - min / median of the repeats, and how much the first and the last limiting
+  /// loop differ.
   double drift = 0;
-  double spread = 0;       ///< drift without the peaks
-  double lowest_peak = 0;  ///< GFLOP/s, of the FMA peaks beside the row
-  /// One called mfu is kept equal to share.
+  double spread = 0;       ///< drift without the FMA peaks
+  double lowest_peak = 0;  ///< GFLOP/s, the lower FMA peak of those before and after the row
+  /// A detail called mfu is kept equal to share.
   std::vector<Field> details = {};
   std::vector<std::pair<std::string, double>> peers = {};  ///< our rate / theirs, timed in alternation
 };
@@ -46,7 +47,7 @@ struct Report {
   std::vector<std::string> notes = {};  ///< lines below the table: means, what was left out and why
 };
 
-/// Rows whose loops before and after differ by more are marked in the table (and were measured again, see Harness).
+/// Rows with a larger drift were measured again (see Harness) and are marked in the table if it stayed.
 inline constexpr double kMaxDrift = 0.03;
 
 /// A table with one line per row, then the notes. Columns that no row fills are left out.
@@ -62,11 +63,11 @@ std::string to_json(const Report& report);
 double geometric_mean(const std::vector<double>& x);
 
 /// Notes about rows of one type: the geometric mean of their shares of the FMA peak, "of N rows in f32 with WHICH", and
-/// the worst; none if there are no rows.
+/// the worst share; no notes if there are no rows.
 std::vector<std::string> mean_share(const std::vector<const Row*>& rows, const std::string& which);
-/// The geometric mean of our rate / that of each peer.
+/// One note per peer: the geometric mean of our rate / its rate.
 std::vector<std::string> mean_ratios(const std::vector<const Row*>& rows);
-/// The row with the least share; there is one.
+/// The row with the least share. `rows` must not be empty.
 const Row& worst_of(const std::vector<const Row*>& rows);
 
 }  // namespace ditrain::bench

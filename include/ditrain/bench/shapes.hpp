@@ -1,5 +1,5 @@
-// The sizes that tests and benches share: the DiT models of the paper at their usual batch, and every matrix product of
-// a training step of one of their blocks. Only this header and kernels/gemm.hpp are needed to use it.
+// The sizes that tests and benches share: the DiT models of the paper at a usual batch, and every matrix product (GEMM)
+// of a training step in one of their blocks. It needs kernels/gemm.hpp only.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -17,7 +17,7 @@ struct ModelShape {
 inline constexpr ModelShape kModelShapes[] = {
     {"S", 384, 12, 6, 16}, {"B", 768, 12, 12, 8}, {"L", 1024, 24, 16, 8}, {"XL", 1152, 28, 16, 8}};
 
-inline constexpr int64_t kTokens = 256;        ///< of an image of 256 x 256: latents 32 x 32, patch 2
+inline constexpr int64_t kTokens = 256;        ///< per image of 256 x 256: latents 32 x 32, patch 2
 inline constexpr int64_t kConditionRows = 16;  ///< rows of the adaLN products: one per sample
 
 enum class Pass { kForward, kDataGradient, kWeightGradient };
@@ -59,8 +59,8 @@ struct ProductTypes {
   DType a, b, c, arithmetic;
 };
 
-/// The types that training gives a product in a precision. kF32: all f32. kBF16: operands bf16 and the result, too, but
-/// f32 of weight gradients; of the adaLN products only the weight is bf16, and their weight gradients are f32
+/// The types of a product when training runs in `precision`. kF32: all f32. kBF16: operands and result are bf16, but
+/// weight gradients have f32 results; in the adaLN products only the weight is bf16, and their weight gradients are f32
 /// throughout.
 inline ProductTypes product_types(const ProductShape& shape, DType precision) {
   const DType result = shape.accumulates() || shape.skinny() ? DType::kF32 : precision;
@@ -69,7 +69,7 @@ inline ProductTypes product_types(const ProductShape& shape, DType precision) {
   return {DType::kF32, precision, result, precision};
 }
 
-/// The product on dense operands, as they lie in memory.
+/// The arguments of the product on dense operands.
 inline kernels::GemmArgs args_of(const ProductShape& shape, const ProductTypes& types, const void* a, const void* b,
                                  void* c) {
   return {.m = shape.m,
