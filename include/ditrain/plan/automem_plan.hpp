@@ -1,5 +1,5 @@
-// The plan of memory.automem: the uses of a step recorded without its memory, the capacity of each tier, and what
-// automem::place_tensors makes of them.
+// The plan of memory.automem: records which tensors a step uses, without allocating them, computes the capacity of each
+// tier, and lets automem::place_tensors place the tensors.
 #pragma once
 #include <optional>
 #include <string>
@@ -19,15 +19,17 @@ automem::Uses record_step(const config::Config& config, const GradientPlan& grad
 /// Bytes of the fast tier that never move: gradients, frozen parameters and temporaries.
 size_t fixed_fast_bytes(const config::Config& config, const GradientPlan& gradients, int64_t micro_batch);
 
-/// What the slow tiers may take, by the keys memory.TIER_gib; SIZE_MAX: what is needed.
+/// Capacity of each slow tier in bytes, from the keys memory.TIER_gib; SIZE_MAX: as much as is needed.
 memory::PerTier<size_t> tier_capacities(const config::MemoryConfig& memory);
 
 /// Which threads copy between tiers, as the config and the place of a rank have it; see automem::plan_copying.
 automem::Copying plan_copying(const config::Config& config, const Placement& placement, const RankPlace& place,
                               const std::string& disk_folder, parallel::Team* team);
 
-/// The plan of bytes; none if memory.automem is off. automem::choose_fastest adds the forecast from simulated steps.
-/// Errors: InputError if the fast tier has no size or cannot hold what never moves, and as automem::place_tensors
+/// Decides which tier has which tensor; none if memory.automem is off. automem::choose_fastest then adds a forecast of
+/// the time from simulated steps.
+/// Errors: InputError if the fast tier has no size or cannot hold the tensors that never move, and as
+///         automem::place_tensors
 std::optional<automem::Plan> plan_automem(const config::Config& config, const GradientPlan& gradients, int64_t samples,
                                           int64_t micro_batch, const RankPlace& place);
 

@@ -22,12 +22,13 @@ struct DomainBandwidth {
 /// Measures nothing if the team has one cluster.
 DomainBandwidth measure_domains(ops::Context& ctx);
 
-/// cluster_sizes: workers of each cluster. parallel.cut: auto takes the split where a cluster waits less for memory
-/// in a block's forward pass. In a block of width C on M = B T rows each of c clusters reads, with
-///   samples   all W = 12 C^2 weights and 1 / c of the I = 7 M C inputs of GEMMs, which it wrote itself; only if every
-///             cluster gets as many samples, and no more than 5 % of the workers would wait for smaller ones
+/// Chooses the split. cluster_sizes: workers of each cluster. parallel.cut: auto takes the split with which a cluster
+/// waits less for memory in a block's forward pass. In a block of width C on M = B T rows, each of c clusters reads,
+/// with
+///   samples   all W = 12 C^2 weights and 1 / c of the I = 7 M C inputs of GEMMs, which it wrote itself. Allowed only
+///             if every cluster gets equally many samples and at most 5 % of the workers wait for a smaller cluster
 ///   n         1 / c of the weights, and all inputs
-/// Weights, and inputs that all clusters wrote, are spread over the domains: 1 / c of them lies in the cluster's own.
+/// Weights, and inputs that all clusters wrote, are spread over the domains: 1 / c of them is in the cluster's own.
 /// Errors:   InputError if the samples do not divide by the clusters
 CutPlan plan_cut(const config::Config& config, int64_t micro_batch, const std::vector<int>& cluster_sizes,
                  const DomainBandwidth& bandwidth = {});

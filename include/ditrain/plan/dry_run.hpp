@@ -1,4 +1,4 @@
-// A run that is only looked at: placement, model, memory, steps.
+// The dry run: plans a run (placement, model, memory, steps) and prints the plan without starting it.
 #pragma once
 #include <memory>
 #include <string>
@@ -13,16 +13,16 @@ namespace ditrain::plan {
 struct DryRun {
   RunPlan plan;                            ///< the plan of the run, without measured bandwidth
   std::string settled;                     ///< lines that say what was `auto`
-  std::string placement;                   ///< lines that say where ranks lie, or would lie
+  std::string placement;                   ///< lines with the places of ranks, real or assumed
   std::unique_ptr<dataset::Dataset> data;  ///< null: data.path is not set
 };
 /// Plans a run on `ranks` ranks (0: the ranks of `comm`). Collective.
 /// Errors:   as run_training for configs that cannot work on such ranks
 DryRun plan_dry_run(const config::Config& config, int ranks, dist::Communicator& comm);
 
-/// Prints the plan of a run into `run_folder`. Without data.path a line says what to set, and what follows from the
-/// data is left out. Collective.
-/// Errors:   as run_training, as far as they show without starting, also for a data.path that is set but wrong
+/// Prints the plan of a run whose folder would be `run_folder`. Without data.path a line says what to set, and
+/// everything that follows from the data is left out. Collective.
+/// Errors:   those of run_training that can be found without starting, also for a data.path that is set but wrong
 void print_dry_run(const config::Config& config, int ranks, const std::string& run_folder, dist::Communicator& comm);
 
 }  // namespace ditrain::plan

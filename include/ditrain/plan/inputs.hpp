@@ -1,6 +1,6 @@
-// What a run is made of, and what of its config follows from that: open_inputs opens the data and reads the headers of
-// the other files, once; settle puts what is `auto` in place, once. Plans, dry runs, runs and benches read the settled
-// config and open no files.
+// The inputs of a run, and the config that follows from them. open_inputs opens the data and reads the headers of the
+// other files, once. settle replaces `auto` values by the ones that files and ranks decide, once. Plans, dry runs, runs
+// and benches read the settled config and open no files.
 //
 //   Inputs inputs = open_inputs(wanted);
 //   const Settled settled = settle(wanted, inputs.facts, ranks_of(comm));
@@ -16,18 +16,18 @@
 
 namespace ditrain::plan {
 
-/// A sample as the model takes it.
+/// The shape of a sample as the model takes it.
 dataset::SampleShape model_shape(const nn::ModelConfig& model);
 
-/// What the files of a run say.
+/// Facts read from the files of a run.
 struct InputFacts {
-  std::optional<dataset::Config> data = {};           ///< bands, ranges and scale are the data's; none: no data.path
+  std::optional<dataset::Config> data = {};           ///< with bands, ranges and scale of the data; none: no data.path
   int64_t num_classes = 0;                            ///< classes of the data
-  std::array<bool, kNumMetadata> known_numbers = {};  ///< of kMetadata
-  int64_t condition_channels = 0;                     ///< of the images that condition its samples
+  std::array<bool, kNumMetadata> known_numbers = {};  ///< which numbers of kMetadata the data states
+  int64_t condition_channels = 0;                     ///< channels of the images that condition the samples
   std::shared_ptr<const eval::LatentCodecPlan> encoder = {};  ///< data.vae; null: not set
   std::shared_ptr<const eval::LatentCodecPlan> decoder = {};  ///< sample.vae of a run that samples; null: not set
-  int64_t reference_images = 0;  ///< whose features are in memory at once (eval.fid_every_steps)
+  int64_t reference_images = 0;  ///< images whose features are in memory at once (eval.fid_every_steps)
 };
 
 struct Inputs {
@@ -41,19 +41,20 @@ struct Inputs {
 ///           expect_learned_scale, and as eval::expect_colours_in_order if samples are scored by Inception
 Inputs open_inputs(const config::Config& wanted);
 
-/// Opens the data alone, for a config whose bands and scale are settled. `encoder` is that of data.vae, if it is set.
+/// Opens only the data, for a config whose bands and scale are settled. `encoder` is the autoencoder of data.vae, if it
+/// is set.
 /// Errors:   InputError as dataset::open_dataset, also for a missing data.path
 std::unique_ptr<dataset::Dataset> open_data(const config::Config& config,
                                             const eval::LatentCodecPlan* encoder = nullptr);
 
-/// The ranks of a run.
+/// How many ranks a run has.
 struct Ranks {
   int world_size = 1, per_node = 1;
-  bool alike = true;  ///< every node has per_node of them
+  bool alike = true;  ///< every node has per_node ranks
 };
 Ranks ranks_of(const dist::Communicator& world);
 
-/// ImageNet's classes: a plan without data takes them for model.num_classes: auto.
+/// The number of classes that a plan without data assumes for model.num_classes: auto (ImageNet's).
 inline constexpr int64_t kAssumedClasses = 1000;
 
 /// A config in which data, files and number of ranks have replaced `auto`. What the machine decides (recompute, tiers,
@@ -69,8 +70,9 @@ struct Settled {
 ///           for dist.outer on a single node, and as config::validate_for_ranks
 Settled settle(const config::Config& wanted, const InputFacts& facts, const Ranks& ranks);
 
-/// Refuses an autoencoder for samples whose latents have another scale than those that the model learned, where the
-/// config tells it (data.latent_scale, data.vae). Errors: InputError
+/// Refuses an autoencoder for samples whose scale factor differs from that of the latents that the model learned, if
+/// the config states the latter (data.latent_scale, data.vae).
+/// Errors:   InputError
 void expect_learned_scale(const eval::LatentCodecPlan& decoder, const config::Config& config);
 
 /// One line with sizes, parameters and FLOP per image.

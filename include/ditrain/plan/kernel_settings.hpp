@@ -1,5 +1,5 @@
-// Applies section `kernels` of a config: what computes the GEMMs, and cache blocks from a tuning file or from the
-// caches.
+// Applies section `kernels` of a config: which code computes the GEMMs, and cache blocks from a tuning file or from the
+// sizes of the caches.
 #pragma once
 #include <string>
 
@@ -10,10 +10,10 @@
 
 namespace ditrain::plan {
 
-/// What `ditbench tune` found best on one machine.
+/// The result of `ditbench tune` on one machine.
 struct Tuning {
   std::string cpu, isa;
-  kernels::GemmBlocking derived;  ///< blocks from the caches there: a tuning fits only if they agree
+  kernels::GemmBlocking derived;  ///< blocks derived from the caches there: a tuning fits only if they agree here
   kernels::GemmBlocking blocking;
 };
 
@@ -26,10 +26,10 @@ Tuning read_tuning(const std::string& path);
 /// Makes the folders on the way. Errors: InputError or RunError that names the folder or file
 void write_tuning(const Tuning& tuning, const std::string& path);
 
-/// Derives cache blocks from the cache sizes, and from a core's share of caches that cores share.
+/// Derives cache blocks from the cache sizes; of a shared cache a core counts its share.
 kernels::GemmBlocking derived_blocking(const platform::Topology& topology);
 
-/// Sets the cache blocks of this process and the GEMMs of ctx as config.kernels says. kernels.tuned: auto takes the
+/// Sets the cache blocks of this process and the GEMM code of ctx as config.kernels says. kernels.tuned: auto takes the
 /// default tuning file if it exists and is of this processor and instruction set; off derives the blocks from the
 /// caches; anything else is a file that must exist and fit.
 /// Returns a line for reports, "products: own, fused; blocks 168 x 1152 derived from caches (no tuning file PATH)".

@@ -1,4 +1,4 @@
-// Refuses a run that does not fit into the memory of a node, naming what would fit, or that does not fit onto its disk.
+// Refuses a run that does not fit into the memory of a node, with settings that would fit, or onto its disk.
 #pragma once
 #include <string>
 
@@ -6,16 +6,16 @@
 
 namespace ditrain::plan {
 
-/// Compares the memory of plan.place.ranks_on_node such ranks with the node's limit (RAM, cgroup or rlimit).
+/// Compares the memory of the plan.place.ranks_on_node ranks of a node with the node's limit (RAM, cgroup or rlimit).
 /// Errors:   InputError with the memory plan, the limit and what would fit (a smaller micro-batch, more recomputation,
 ///           a sharded optimizer, fewer ranks, a disk tier)
 void check_memory(const RunPlan& plan);
 
-/// The same for a program that does not train: `bytes_of_rank` is what one rank of the node takes for `what`.
+/// The same for a program that does not train: each rank of the node takes `bytes_of_rank` for `what`.
 void check_memory(size_t bytes_of_rank, int ranks_on_node, const std::string& what, const std::string& hint);
 
-/// Compares what all ranks of a node take of slow tiers outside of memory with what this machine has. Without
-/// memory.disk_path the disk is that of the run folder, which need not exist yet.
+/// Compares what all ranks of a node take of slow tiers outside of memory (disk) with the space on this machine.
+/// Without memory.disk_path the disk is that of the run folder, which need not exist yet.
 /// Errors:   InputError as memory::check_disk
 void check_tiers(const RunPlan& plan, const std::string& run_folder);
 

@@ -8,12 +8,12 @@
 namespace ditrain::plan {
 
 /// Draws one bar with one colour per item. With `automem` (whose forecast has been made) it adds a chart for the fast
-/// tier and for each slow tier that has tensors, over the expected seconds of a step: bytes in GiB, as high as the tier
-/// is large (or as what it holds, if it has no size). The pointer on a rectangle shows the point of the step and its
-/// bytes.
+/// tier and for each slow tier that has tensors: GiB in use over the expected seconds of a step. The height of a chart
+/// is the size of the tier (or its peak, if it has no size). Hovering over a rectangle shows the point of the step and
+/// its bytes.
 std::string memory_svg(const MemoryPlan& plan, const automem::Plan* automem = nullptr);
 
-/// Errors: RunError if it cannot be written
+/// Writes the picture to a file. Errors: RunError if it cannot be written
 void write_memory_svg(const MemoryPlan& plan, const std::string& path, const automem::Plan* automem = nullptr);
 
 }  // namespace ditrain::plan

@@ -1,5 +1,5 @@
-// The memory plan says what a rank will take; it is computed before anything is allocated. memory_check.hpp compares it
-// with what the node has.
+// The memory plan: how many bytes a rank will take, computed before anything is allocated. memory_check.hpp compares it
+// with the memory of the node.
 #pragma once
 #include <string>
 #include <vector>
@@ -25,17 +25,18 @@ struct MemoryPlan {
   size_t total() const;
 };
 
-/// Buffer of checkpoint.async on a rank that writes `state_bytes` of weights, EMA and optimiser state: never more.
+/// Largest size of the buffer of checkpoint.async on a rank that writes `state_bytes` of weights, EMA and optimiser
+/// state.
 size_t checkpoint_buffer_bytes(const config::CheckpointConfig& config, size_t state_bytes);
 
 std::string recompute_text(const config::Config& config);    ///< train.recompute, with what a plan settled for auto
 nn::PassOptions pass_options(const config::Config& config);  ///< options of a training pass
 
-/// Temporaries of a step: those of the pass, and x_t, noise and gradient of the output of a micro-batch.
+/// Bytes of the temporaries of a step: those of the pass, and x_t, noise and output gradient of a micro-batch.
 size_t temporary_bytes(nn::ModelPass& pass, const nn::ModelConfig& model, int64_t micro_batch);
 
-/// Plans parameters and states, activations, sampling and loader queue (this rank's part of a shared replica) without
-/// allocating them. `model`, `gradients` and `automem` (null: nothing moves) are those of a RunPlan, see plan_run.
+/// Plans parameters and states (this rank's part of a shared replica), activations, sampling and loader queue without
+/// allocating them. `model`, `gradients` and `automem` (null: no tensor moves) are those of a RunPlan, see plan_run.
 MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Model& model, const GradientPlan& gradients,
                        const RankPlace& place, const InputFacts& facts, const automem::Plan* automem);
 
@@ -44,14 +45,14 @@ inline constexpr size_t kProgramBytes = size_t{160} << 20;
 
 std::string describe(const MemoryPlan& plan);
 
-/// The platform::memory_limit of this machine for runs of this config.
+/// platform::memory_limit of this machine for a run of this config.
 platform::MemoryLimit limit_of_node(const config::Config& config, int ranks_on_node = 1);
 
-/// What a run's checkpoints and snapshots take on disk.
+/// Disk space for a run's checkpoints and snapshots.
 struct CheckpointDisk {
-  double checkpoint_bytes = 0;  ///< of one
-  double kept = 0;              ///< at most at a time, with the one being written
-  double snapshot_bytes = 0;    ///< of all snapshots of power averages at the end
+  double checkpoint_bytes = 0;  ///< of one checkpoint
+  double kept = 0;              ///< most checkpoints at a time, including the one being written
+  double snapshot_bytes = 0;    ///< of all snapshots of power averages at the end of the run
   double most_bytes() const { return checkpoint_bytes * kept + snapshot_bytes; }
 };
 /// model.num_classes: auto counts as kAssumedClasses.

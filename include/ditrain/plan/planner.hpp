@@ -1,7 +1,7 @@
-// Which placement of a config trains fastest on a cluster, before any of its nodes is asked for. The planner plans
-// every combination as a run would (plan_briefly: memory without allocating it), leaves out what does not fit, and
-// predicts the time of a step of the others (step_timeline.hpp). Only what does not change the course of training is
-// varied: the global batch and the precision stay.
+// Finds the placement with which a config trains fastest on a cluster, without access to any of its nodes. The planner
+// plans every combination of settings as a run would (plan_briefly: memory without allocating it), drops those that do
+// not fit, and predicts the step time of the others (step_timeline.hpp). It varies only settings that do not change the
+// course of training: the global batch and the precision stay.
 //
 //   const PlannedMachine machine = machine_of(load_platform("platforms/lineshine.yaml"), DType::kF32);
 //   const ClusterPlan plan = plan_cluster(config, facts, machine);
@@ -16,20 +16,20 @@
 
 namespace ditrain::plan {
 
-/// What is planned on: a cluster and the rates of one of its cores.
+/// The machine to plan for: a cluster and the rates of one of its cores.
 struct PlannedMachine {
   Platform platform;
   MachineRates rates;
-  size_t node_bytes = 0;     ///< memory that the ranks of a node may use; 0: that of the dies
-  int threads_per_core = 1;  ///< which batch systems count
+  size_t node_bytes = 0;     ///< memory that the ranks of a node may use; 0: all memory of the dies
+  int threads_per_core = 1;  ///< hardware threads, which batch systems count
 };
 PlannedMachine machine_of(const Platform& platform, DType precision);
-/// This machine as one node, its rates measured in the precision of the config (see measure_rates).
+/// This machine as a cluster of one node, with rates measured in the precision of the config (see measure_rates).
 /// Errors:   InputError if the topology is not that of this machine (HWLOC_SYNTHETIC)
 PlannedMachine measure_this_machine(const config::Config& config);
 
-/// A rank has whole dies, each with a thread cluster, or a part of one. With one rank per die (or more), replicas may
-/// be shared by several ranks of the node (dp_tp); strategy dp is cftp with one rank per die.
+/// One combination of settings. A rank has whole dies, each with a thread cluster, or a part of one die. With at least
+/// one rank per die, several ranks of the node may share a replica (dp_tp); strategy dp is cftp with one rank per die.
 struct Choice {
   int ranks_per_node = 1;
   int tensor_ranks = 1;  ///< ranks that share a replica
@@ -42,32 +42,32 @@ struct Choice {
 
 struct PlannedRun {
   Choice choice;
-  config::Config config;              ///< the wanted one with the choice in it
-  int clusters = 1, cores = 1;        ///< of a rank
-  size_t bytes = 0, limit_bytes = 0;  ///< memory of a rank, and what it may have
-  ClusterStep step = {};              ///< as if it fitted
+  config::Config config;              ///< the wanted config with the choice in it
+  int clusters = 1, cores = 1;        ///< per rank
+  size_t bytes = 0, limit_bytes = 0;  ///< memory of a rank, and its limit
+  ClusterStep step = {};              ///< the predicted step; computed even if the run does not fit
   bool fits() const { return bytes <= limit_bytes; }
 };
 
 struct ClusterPlan {
   config::Config wanted;
   PlannedMachine machine;
-  std::vector<PlannedRun> fitting = {};  ///< the fastest first; where times are within 0.5 %, that which changes least
-  std::vector<PlannedRun> too_large = {};  ///< what is missing least first
+  std::vector<PlannedRun> fitting = {};    ///< fastest first; of times within 0.5 %, the run with fewest changes first
+  std::vector<PlannedRun> too_large = {};  ///< the run that lacks the fewest bytes first
   int not_allowed = 0;                     ///< combinations that the rules of configs exclude
-  std::string refusal = {};                ///< one of their messages
+  std::string refusal = {};                ///< message of one of these
 };
 
-/// `wanted` is checked but not settled; `facts` as of a run.
+/// Plans all combinations. `wanted` is checked but not settled; `facts` are those of a run.
 /// Errors:   InputError if no combination is allowed, with the first refusal
 ClusterPlan plan_cluster(const config::Config& wanted, const InputFacts& facts, const PlannedMachine& machine);
 
-/// The cluster, the best five with their --set lines and the lines that start them, and for each setting what another
-/// value of it costs, and why. `arguments` are those of the program for the config.
-/// Errors:   InputError if nothing fits, with what comes nearest
+/// Describes the cluster, the best five runs with their --set options and start commands, and for each setting what
+/// another value costs, and why. `arguments` are the program's arguments for the config.
+/// Errors:   InputError if nothing fits, with the nearest combination
 std::string describe(const ClusterPlan& plan, const std::string& arguments);
 
-/// A line for every placement that was planned, the fastest first.
+/// One line per planned placement, the fastest first.
 std::string list_all(const ClusterPlan& plan);
 
 }  // namespace ditrain::plan

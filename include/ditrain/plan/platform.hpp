@@ -1,5 +1,6 @@
-// A cluster as plans and simulations see it: dies with a rate and memory, the link between the dies of a node, and the
-// tree of switches above the nodes. It is read from a file of configs/platforms; nothing is measured here.
+// The description of a cluster for plans and simulations: dies with their rates and memory, the link between the dies
+// of a node, and the tree of switches above the nodes. It is read from a file in configs/platforms; nothing is measured
+// here.
 //
 // A node has one link to each plane of the network; all planes are the same tree. A switch of level 0 has `down` nodes
 // below it, a switch of level l `down` switches of level l - 1, and `up` links to the level above. `gbit_per_s` and
@@ -16,22 +17,22 @@
 
 namespace ditrain::plan {
 
-/// What one rank has in the usual placement: a socket, or a part of one with memory of its own.
+/// The part of a node that one rank has in the usual placement: a socket, or a part of one with its own memory.
 struct Die {
   int cores = 1;
-  double flop_f32_per_s = 0;   ///< peak of fused multiply-adds
-  double flop_bf16_per_s = 0;  ///< 0: the die has no products in bf16
-  double share = 0;            ///< of the peak that training reaches, 0 to 1
+  double flop_f32_per_s = 0;   ///< peak of fused multiply-adds, FLOP/s
+  double flop_bf16_per_s = 0;  ///< the same in bf16; 0: the die has no bf16 products
+  double share = 0;            ///< share of the peak that training reaches, 0 to 1
   double memory_gb = 0;        ///< 10^9 bytes of the fastest memory
-  double memory_gb_per_s = 0;  ///< its bandwidth
-  double bulk_gb = 0;          ///< 10^9 bytes of slower memory beside it; 0: there is one kind
+  double memory_gb_per_s = 0;  ///< its bandwidth, 10^9 bytes per second
+  double bulk_gb = 0;          ///< 10^9 bytes of slower memory beside it; 0: there is only one kind
   /// FLOP/s that training reaches. Errors: InputError for bf16 on a die without it
   double training_flop_per_s(DType precision) const;
 };
 
-/// Between two dies of a node, through its memory, in each direction.
+/// The link between two dies of a node, through its memory, in each direction.
 struct NodeLink {
-  double gb_per_s = 0;
+  double gb_per_s = 0;  ///< 10^9 bytes per second
   double latency_us = 0;
 };
 
@@ -39,7 +40,7 @@ struct TreeLevel {
   int down = 1;           ///< children of a switch
   int up = 0;             ///< links of a switch to the level above; 0 at the top
   double gbit_per_s = 0;  ///< 10^9 bits per second and direction of each link to a child
-  double latency_us = 0;  ///< of such a link and its switch
+  double latency_us = 0;  ///< of one such link and its switch
 };
 
 struct Platform {
@@ -59,29 +60,29 @@ struct Platform {
   int level_between(int node_a, int node_b) const;
   /// Bytes per second and direction of a node, over all planes.
   double node_bytes_per_s() const;
-  /// Bytes per second of all links between a switch of a level and the one above, over all planes. `level` -1: those of
-  /// a node. With more links above than the nodes below can use it is what the links carry.
+  /// Bytes per second of all links between a switch of a level and the level above, over all planes; `level` -1: of the
+  /// links of a node. It is the rate of the links, even if the nodes below cannot use all of it.
   double uplink_bytes_per_s(int level) const;
-  /// Bytes per second that one node reaches with another over that level (-1: the same node), while nothing else moves.
+  /// Bytes per second between two nodes whose path goes up to `level` (-1: the same node), without other traffic.
   double bytes_per_s(int level) const;
-  /// Seconds from a node to another over that level: the links up and down again; -1: that inside a node.
+  /// Latency in seconds between two such nodes, over the links up and down again; -1: inside a node.
   double latency_s(int level) const;
-  /// Rates of the links of the nodes below a switch of a level by that of its links up; 1: not oversubscribed. At least
-  /// 1, and 1 for the top.
+  /// Sum of the rates of the nodes below a switch / rate of its uplinks, at least 1; 1 means not oversubscribed. 1 for
+  /// the top level.
   double oversubscription(int level) const;
   /// The same cluster with fewer nodes. Errors: InputError "[platform] ..." for more than it has, or none
   Platform with_nodes(int64_t count) const;
 };
 
-/// The description that a text of a file holds. Keys:
+/// Parses the text of a description. Keys, with defaults in brackets:
 ///   name, nodes, dies_per_node, planes [1]
 ///   die: cores, tflop_f32_per_s, tflop_bf16_per_s [0], share, memory_gb, memory_gb_per_s, bulk_gb [0]
 ///   inside: gb_per_s, latency_us
 ///   tree: a list from the nodes upward of down, up [0], gbit_per_s, latency_us
-/// Errors:   InputError "[config] FILE:LINE: ..." for unknown or missing keys, numbers out of range, a tree with fewer
-///           places than nodes, or links up at its top alone missing or there
+/// Errors:   InputError "[config] FILE:LINE: ..." for unknown or missing keys, numbers out of range, a tree with places
+///           for fewer nodes than there are, uplinks at its top, or none below
 Platform parse_platform(const std::string& text, const std::string& file_name);
-/// Looks in the working directory, then among the installed configs.
+/// Reads a file, looked up in the working directory, then among the installed configs.
 Platform load_platform(const std::string& path);
 
 /// A paragraph: nodes, dies, rates, tree.

@@ -1,6 +1,7 @@
-// Which ranks share what (parallel.strategy). With cftp and dp every rank has a whole replica and samples of its own.
-// With dp_tp parallel.tensor_ranks ranks share a replica and its samples; ranks that have the same part of each replica
-// sum their gradients. With dist.outer only the ranks of a node do.
+// The groups of ranks that share replicas and sum gradients (parallel.strategy). With cftp and dp every rank has a
+// whole replica and samples of its own. With dp_tp, parallel.tensor_ranks ranks share a replica and its samples; ranks
+// that have the same part of their replicas sum its gradients. With dist.outer only ranks of one node sum gradients in
+// every step.
 #pragma once
 #include <memory>
 
@@ -20,8 +21,8 @@ class TensorGroup {
   void sum(float* data, int64_t n);
   /// Seconds spent in sum() so far.
   double summing_s() const { return summing_s_; }
-  /// L2 norm of the gradients of the whole replica: split parameters from all ranks, the others once. Bit-identical on
-  /// all ranks. Collective in the group.
+  /// L2 norm of the gradients of the whole replica: split parameters count on all ranks, the others once. Bit-identical
+  /// on all ranks. Collective in the group.
   double gradient_norm(ops::Context& ctx, autograd::ParameterStore& parameters) const;
 
  private:
@@ -36,9 +37,9 @@ class RankGroups {
 
   /// The ranks that hold the same part of their replicas as this one; all ranks, unless replicas are shared.
   dist::Communicator& data() const { return data_ ? *data_ : world_; }
-  /// Those of them that sum gradients in every step: all, unless there are outer steps.
+  /// Those ranks of data() that sum gradients in every step: all, unless there are outer steps.
   dist::Communicator& summing() const { return summing_ ? *summing_ : data(); }
-  int group() const { return group_; }  ///< the number of the ranks that sum gradients with this one, from 0
+  int group() const { return group_; }  ///< number of this rank's summing() group, from 0
   /// nullptr: the rank has its replica alone.
   TensorGroup* tensor() const { return tensor_.get(); }
   nn::TensorParallel tensor_parallel() const;

@@ -1,12 +1,12 @@
-// When the parts of a step happen: backward makes buckets ready one after the other, the engine sums them beside it,
-// weights change behind. What of the communication is exposed comes out. The rules are those of train/gradient_sync and
-// dist/engine; times are given, nothing is measured.
+// Computes when the parts of a step happen, and how much communication is exposed: backward makes buckets ready one
+// after the other, the engine sums them meanwhile, then the weights are updated. The rules are those of
+// train/gradient_sync and dist/engine. The durations are given; nothing is measured.
 //
-// The engine has two operations under way, which begin in the order in which they were started. An operation uses the
-// memory of the node, then the wire, then the memory of the node again; each of the two serves one operation at a time.
-// The thread that computes waits for the buckets in their order, after backward. It updates each that arrives
-// (`updates_early`), or all behind the last one. With shards it sends the new weights of a bucket by a second
-// operation, and waits for those of all buckets at the end.
+// The engine runs at most two operations at a time, in the order in which they were started. An operation uses the
+// memory of the node, then the wire, then the memory again; memory and wire each serve one operation at a time. After
+// backward the computing thread waits for the buckets in order. It updates each bucket that has arrived
+// (`updates_early`), or all of them after the last one. With shards it sends the new weights of a bucket by a second
+// operation, and waits for the new weights of all buckets at the end.
 #pragma once
 #include <optional>
 #include <vector>
@@ -17,14 +17,14 @@
 namespace ditrain::plan {
 
 struct BucketTimes {
-  double ready_s = 0;        ///< since the step began: its gradients are final on this rank
-  TransferTime sum = {};     ///< of its gradients (or their factors)
-  double update_s = 0;       ///< of the weights that this rank updates
-  TransferTime gather = {};  ///< with shards: of its new weights
+  double ready_s = 0;        ///< when its gradients are final on this rank, since the step began
+  TransferTime sum = {};     ///< all-reduce of its gradients (or all-gather of their factors)
+  double update_s = 0;       ///< update of the weights that this rank updates
+  TransferTime gather = {};  ///< with shards: all-gather of its new weights
 };
 
 struct StepTimes {
-  double compute_s = 0;  ///< until backward has ended
+  double compute_s = 0;  ///< from the beginning of the step to the end of backward
   std::vector<BucketTimes> buckets = {};
   bool overlap = true;  ///< false: the first operation begins when backward has ended
   bool updates_early = true;
@@ -34,9 +34,9 @@ struct StepTimes {
 struct Timeline {
   double total_s = 0;
   double update_s = 0;
-  double exposed_s = 0;                ///< in which the rank waited for others
-  double wire_s = 0;                   ///< the wire was busy
-  std::vector<double> arrived_s = {};  ///< sum of each bucket, then with shards new weights of each
+  double exposed_s = 0;                ///< time in which the rank waited for communication
+  double wire_s = 0;                   ///< time in which the wire was busy
+  std::vector<double> arrived_s = {};  ///< when the sum of each bucket arrived; with shards, then its new weights
 };
 Timeline timeline_of(const StepTimes& times);
 
@@ -59,15 +59,16 @@ double outer_wire_bytes(double elements, const config::DistConfig& dist);
 /// gradient is written. exposed_s and wire_s count.
 Timeline outer_timeline(const OuterStepTimes& outer, bool overlap, double phase_s);
 
-/// Share of forward and backward that backward takes: two thirds, more with blocks whose forward pass runs again.
+/// Backward's share of the time of forward and backward: two thirds, more if blocks are recomputed.
 double share_of_backward(const config::Config& config);
-/// How much of the last backward pass is over when the gradients of each bucket, and of all before it, are final: sums
-/// start in the order of the buckets. Nodes of the tape take time as the multiply-adds of their products.
+/// For each bucket, the share of the last backward pass that is over when the gradients of this bucket and of all
+/// before it are final, because sums start in the order of the buckets. The time of a node of the tape is taken as
+/// proportional to the multiply-adds of its GEMMs.
 std::vector<double> ready_shares(const RunPlan& plan);
-/// Seconds per step of the sums of activations over the ranks that share a replica: two per block in forward and two in
-/// backward, and again where forward runs again.
+/// Seconds per step of the all-reduces of activations over the ranks that share a replica: two per block in forward,
+/// two in backward, and two more where forward is recomputed.
 double tensor_sums_s(const RunPlan& plan, const Platform& platform);
-/// Share of those sums that backward, with what it computes again, makes.
+/// Share of those all-reduces that happen in backward, recomputation included.
 double share_of_backward_sums(const config::Config& config);
 
 /// An outer step, beyond the step that it follows.
@@ -79,27 +80,27 @@ struct OuterStepCost {
 
 /// Where the time of a step on a cluster goes.
 struct ClusterStep {
-  double compute_s = 0;  ///< forward and backward, with what they recompute
-  double weights_s = 0;  ///< part of a pass: weights read from other dies, gradients of micro-batches added
+  double compute_s = 0;  ///< forward and backward, including recomputation
+  double weights_s = 0;  ///< part of the passes: reading weights from other dies, adding gradients of micro-batches
   double tensor_s = 0;   ///< sums of activations over the ranks that share a replica
   double stall_s = 0;    ///< waiting for tensors that move between memory tiers
   double update_s = 0;
   double outer_s = 0;    ///< passes of outer steps over the parameters, spread over `every` steps
-  double exposed_s = 0;  ///< communication of gradients and weights that nothing hides; outer steps' spread likewise
+  double exposed_s = 0;  ///< communication of gradients and weights that is not hidden; outer steps' spread likewise
   double total_s = 0;
-  double wire_s = 0;                        ///< the link of a node is busy, with outer steps on average
+  double wire_s = 0;                        ///< time in which the link of a node is busy, with outer steps on average
   std::optional<OuterStepCost> outer = {};  ///< with dist.outer: of one outer step
 };
 
-/// Rates of a worker on a die, so that all of its cores reach `share` of its peak: in forward and backward all work
-/// counts as GEMMs, and an update is bound by memory.
+/// Rates of a worker such that all cores of the die together reach `share` of its peak. All work of forward and
+/// backward counts as GEMMs; an update is limited by memory bandwidth.
 MachineRates rates_of(const Die& die, DType precision);
 
-/// The step of a rank of `plan` on that cluster. Workers of a rank cover whole dies or a part of one; `cores` is the
-/// number that the rank has, with those set aside. `rates` are those of a worker (measured, or rates_of).
-/// Math:     compute as predict_step; buckets become ready while the last micro-batch goes backward, by
+/// Predicts the step of a rank of `plan` on that cluster. Workers of a rank cover whole dies or a part of one; `cores`
+/// counts all cores of the rank, including those set aside. `rates` are per worker (measured, or rates_of).
+/// Math:     compute as in the other predict_step; buckets become ready during backward of the last micro-batch, at
 ///           ready_shares. With dist.outer gradients are summed in a node, and an outer step counts a share
-/// Tiers:    with memory.automem the points of the plan are simulated at the times of this cluster
+/// Tiers:    with memory.automem the plan's points are simulated with the times of this cluster
 ClusterStep predict_step(const RunPlan& plan, const MachineRates& rates, const Platform& platform, int cores);
 
 }  // namespace ditrain::plan
