@@ -1,12 +1,12 @@
-// Trains what does not fit the fast memory, without touching the model (the paper's AutoMem, section 4.2): the tiers of
-// a plan with memory behind them, the copy engine, and the hooks at the borders of the tape's nodes.
+// Trains models that do not fit into the fast memory, without changes to the model (the paper's AutoMem, section 4.2):
+// allocates the tiers of a plan, runs the copy engine, and hooks into the borders of the tape's nodes.
 //
 //   AutoMem automem(plan, setup);
 //   store.allocate(..., {.home = &automem.beside(), .segments = &automem.source()});
 //   tape.allocate(automem.beside(), &automem.source());
-//   automem.watch(tape, team);             // from here on forward and backward tell where they are
+//   automem.watch(tape, team);             // from here on forward and backward report their points
 //   automem.begin_micro_batch(0);
-//   automem.update(0, [&] { ... });        // and so does the optimiser, by the number of an update in the plan
+//   automem.update(0, [&] { ... });        // the optimiser reports its points by the number of an update in the plan
 #pragma once
 #include <map>
 #include <memory>
@@ -24,26 +24,26 @@ class AutoMem {
  public:
   struct Setup {
     platform::PagePolicy pages = platform::PagePolicy::kAuto;
-    std::vector<memory::ClusterShare> clusters = {};           ///< where their shares of the pool lie; empty: anywhere
+    std::vector<memory::ClusterShare> clusters = {};           ///< the clusters' shares of the pool; empty: anywhere
     std::vector<int> bulk_nodes = {};                          ///< nodes of ordinary memory; empty: any
     std::map<int, platform::NodeFreeMemory> free_memory = {};  ///< this rank's free memory on NUMA nodes
     std::string disk_folder = {};
     std::vector<int> copy_pus = {};
     std::optional<memory::SimulatedBulk> simulate = {};
   };
-  /// Errors: InputError if a tier cannot be had
+  /// Errors: InputError if a tier cannot be allocated
   AutoMem(Plan plan, const Setup& setup);
   ~AutoMem();
 
   StorageSource& source() { return *residency_; }
-  /// Allocates what lies in the fast tier and never moves: blocks of `home`, which are counted. Both outlive the
-  /// blocks.
+  /// Returns an allocator for data in the fast tier that never moves: it hands out blocks of `home` and counts them.
+  /// Both must outlive the blocks.
   memory::Allocator& beside(memory::Allocator& home = memory::system_memory()) { return pool_.beside(home); }
-  /// The team that runs the tape: its workers copy where the plan says so.
+  /// Hooks into the nodes of the tape. `team` runs the tape; its workers copy if the plan says so.
   void watch(autograd::Tape& tape, parallel::Team& team);
-  /// From now on forward and backward belong to this micro-batch of the step.
+  /// Sets the micro-batch of the step to which the next forward and backward belong.
   void begin_micro_batch(int64_t number) { micro_batch_ = number; }
-  /// Calls f, which makes this update of the step (StepOrder).
+  /// Calls f, which does update `number` of the step (StepOrder), with its tensors in the fast tier.
   template <class F>
   void update(int64_t number, const F& f) {
     const int point = plan_.uses.order.update(number);
@@ -51,9 +51,9 @@ class AutoMem {
     f();
     residency_->leave(point);
   }
-  /// Call when a step is over. After some steps the plan has the times measured on this machine.
+  /// Call when a step is over. After some warm-up steps the plan is made again with the times measured on this machine.
   void end_step();
-  bool is_settled() const;  ///< the plan has them
+  bool is_settled() const;  ///< the plan has measured times
 
   const Plan& plan() const { return plan_; }
   ResidencyTotals totals() const { return residency_->totals(); }
@@ -75,16 +75,16 @@ class AutoMem {
   void enter(int point);
 
   Plan plan_;
-  bool simulates_ = false;  // a slower tier than there is
+  bool simulates_ = false;  // a slower tier than the machine has
   memory::FastPool pool_;
   size_t notes_at_start_ = 0;  // of the pool
   memory::PerTier<std::unique_ptr<memory::Backing>> tiers_;
   std::unique_ptr<memory::CopyEngine> engine_;
   std::unique_ptr<Residency> residency_;
-  parallel::Team* team_ = nullptr;  // of the tape that is watched
+  parallel::Team* team_ = nullptr;  // runs the watched tape
   int64_t micro_batch_ = 0;
   int steps_ = 0;
-  memory::PerTier<memory::TierTotals> copied_before_ = {};  // the last step of the warm-up
+  memory::PerTier<memory::TierTotals> copied_before_ = {};  // totals before the last step of the warm-up
 };
 
 /// Marks a scope in which code outside of a step reads tensors and writes none, so that they need not be copied out

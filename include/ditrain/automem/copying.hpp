@@ -1,7 +1,7 @@
-// Which threads copy between tiers in memory if no core is reserved for that: threads beside the workers, on their
-// cores, or the workers at the borders of nodes (memory::CopyBy). It is measured which is faster, because that depends
-// on how the operating system schedules two threads on a core, on idle hardware threads, and on the bandwidth of one
-// core relative to all. Disks are measured too.
+// Decides which threads copy between tiers in memory if no core is reserved for that: extra threads on the workers'
+// cores, or the workers themselves at the borders of nodes of the tape (memory::CopyBy). A trial measures which is
+// faster, because that depends on how the operating system schedules two threads on a core, on idle hardware threads,
+// and on the bandwidth of one core relative to all. Disks are measured too.
 #pragma once
 #include <optional>
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace ditrain::automem {
 
-/// Times of the same computing and copying in both ways; medians of several rounds.
+/// Times of the same computation and copies done both ways; medians of several rounds.
 struct CopyTrial {
   size_t bytes = 0;      ///< copied
   double compute_s = 0;  ///< computing alone
@@ -32,12 +32,12 @@ CopyTrial measure_copying(parallel::Team& team, const TrialSetup& setup);
 /// Measures the rates of copying `bytes` out and then in again. Errors: RunError as the backing
 memory::TierRates measure_tier(memory::Backing& backing, size_t tier, size_t bytes, const std::vector<int>& pus);
 
-/// The way that a run copies, and why.
+/// How a run copies, and why.
 struct Copying {
   memory::CopyBy by = memory::CopyBy::kThreads;
-  std::string why = {};                           ///< "" where nothing was to be chosen
+  std::string why = {};                           ///< reason of the choice; "": there was no choice
   memory::PerTier<memory::TierRates> rates = {};  ///< 0: not measured
-  double in_place_bytes_s = 0;                    ///< stands for extra time of use in the bulk tier; 0: as fast
+  double in_place_bytes_s = 0;                    ///< rate for the extra time of use in the bulk tier; 0: none
 };
 
 /// The faster way, with its rates.
@@ -45,24 +45,25 @@ Copying choose_copying(const CopyTrial& trial);
 /// The given way, with its rates.
 Copying copying_by(memory::CopyBy by, const std::string& why, const CopyTrial& trial);
 
-/// What a run may choose from.
+/// The choices of a run.
 struct CopyingRequest {
   memory::PerTier<size_t> tier_bytes = {};  ///< 0: the tier is not used
   std::optional<memory::CopyBy> by = {};    ///< none: the faster way
-  std::string why = {};                     ///< of `by`
+  std::string why = {};                     ///< the reason, if `by` is given
   TrialSetup trial = {};
   std::string disk_folder = {};
 };
-/// Which threads copy, and the rates of copies. With a team both ways and the disks are measured. Without one (a dry
-/// run) nothing is measured, threads copy unless `by` says otherwise, and the text says that a run measures. An
-/// unusable disk has no rates.
+/// Decides which threads copy, and finds the rates of copies. With a team it measures both ways and the disks. Without
+/// one (a dry run) it measures nothing, threads copy unless `by` says otherwise, and the text says that a run measures.
+/// An unusable disk has no rates.
 /// Errors:   RunError as memory::Backing
 Copying plan_copying(const CopyingRequest& request, parallel::Team* team);
 
-/// The rate that stands for the extra time of reading from a slow node [bytes per second]; 0: no extra time.
+/// The rate [bytes per second] at which the extra time of reading from a slow node accrues; 0: no extra time.
+/// Math:     1 / (1 / slow - 1 / fast)
 double extra_of_slow_node(double fast_bytes_s, double slow_bytes_s);
 
-/// The folder, or its nearest ancestor that exists: the folder will be made on the same disk.
+/// The folder, or its nearest existing ancestor, which is on the disk where the folder will be made.
 std::string existing_part(const std::string& folder);
 
 }  // namespace ditrain::automem

@@ -1,11 +1,11 @@
-// What may leave the fast tier, at which cost and for whom; what comes ahead, and whether copies have to begin for it.
-// The policy decides from what is known of tensors and of time: it moves nothing, waits for nothing and touches no
-// memory.
+// The eviction policy: which tensors may leave the fast tier for which other tensor and at what cost, which tensors are
+// prefetched, and whether copies have to begin for them. The policy only decides: it moves nothing, waits for nothing
+// and touches no memory.
 //
-// A step uses its tensors in the same order every time. To make room for the tensor that is needed first, tensors with
-// a later next use are evicted (Belady's rule): first those without further use (activations after backward), then
+// A step uses its tensors in the same order every time. To free memory for the tensor that is needed first, tensors
+// with a later next use are evicted (Belady's rule): first those without further use (activations after backward), then
 // those that are needed late and can be dropped without a copy. Evictions that need a copy begin only when the link
-// would otherwise be too late for some later point: until then memory may become free by itself.
+// would otherwise be too late for some later point, because until then memory may become free by itself.
 #pragma once
 #include <optional>
 #include <string>
@@ -17,28 +17,28 @@
 
 namespace ditrain::automem {
 
-/// kPaper is Algorithm 1 as written: while a module computes, the tensors of the next one are prefetched; when it is
-/// over, its own are evicted, changed or not. kPlanned prefetches as far ahead as memory allows, and evicts only what
-/// has to leave, clean tensors without a copy.
+/// kPaper is Algorithm 1 of the paper as written: while a module computes, the tensors of the next one are prefetched;
+/// when it is over, its own tensors are evicted, changed or not. kPlanned prefetches as far ahead as memory allows, and
+/// evicts only as much as is needed, clean tensors without a copy.
 enum class Strategy { kPaper, kPlanned };
 
-/// Where a tensor lives. A tensor that is used in place stays in its slow tier for ever.
+/// The place of a tensor in a slow tier. A tensor that is used in place never leaves it.
 struct Home {
   memory::Backing* backing = nullptr;
   size_t offset = 0;
   bool in_place = false;
-  size_t tier = 0;  ///< row of memory::kTiers, that of the backing
+  size_t tier = 0;  ///< the backing's row of memory::kTiers
 };
 
-/// Where a tensor is: kAway, kComing, kHere and, if the slow tier has other bytes, one of the next three. When its copy
-/// out is over, it is kAway or, if it was used or written meanwhile, kHere.
+/// Where a tensor is. It goes through kAway, kComing and kHere and, if the slow tier has other bytes, one of the next
+/// three. When its copy out is over, it is kAway or, if it was used or written meanwhile, kHere.
 enum class Place {
   kAway,       ///< in its slow tier, or nowhere if it has no contents
   kComing,     ///< has a slot and is being copied in
   kHere,       ///< in its slot
   kCopiedOut,  ///< here, is being copied out and stays
   kLeaving,    ///< here, and leaves as soon as it has been copied out
-  kMakesRoom,  ///< the same, and another tensor waits for its slot
+  kMakesRoom,  ///< as kLeaving, and another tensor waits for its slot
   kInPlace,    ///< used in its slow tier
 };
 
@@ -58,12 +58,12 @@ struct Movable {
   size_t bytes = 0;  ///< whole blocks
   Written written = Written::kInForward;
   Home home;
-  bool needs_help = false;  ///< its copies, see CopyQueue
+  bool needs_help = false;  ///< workers carry out its copies, see CopyQueue::needs_help
   Place place = Place::kAway;
   size_t slot = 0;
   Contents contents = {};
-  int wanted = 0;       ///< threads that wait for it: it does not leave before they have held it
-  int64_t ticket = -1;  ///< of its last copy
+  int wanted = 0;       ///< threads that wait for it; it does not leave before they have held it
+  int64_t ticket = -1;  ///< ticket of its last copy
 
   bool is_being_copied_out() const { return place >= Place::kCopiedOut && place <= Place::kMakesRoom; }
   bool is_being_copied() const { return place == Place::kComing || is_being_copied_out(); }
@@ -74,34 +74,36 @@ struct Movable {
 struct Times {
   std::vector<double> point_s = {};
   memory::PerTier<memory::TierRates> rates = {};
-  double margin = 1.5;  ///< copies are taken to last this much longer than the rates say
+  double margin = 1.5;  ///< copies are expected to take this many times as long as the rates say
 };
 
-/// What may be taken away for a tensor: what is worth nothing, also what is used later than it, or anything.
+/// Which tensors may be evicted for another: only those without further use, also those that are used later than it, or
+/// any.
 enum class Victims { kDead, kLater, kAny };
 
 class EvictionPolicy {
  public:
-  /// Clock and tensors outlive it.
+  /// Clock and tensors must outlive the policy.
   EvictionPolicy(Strategy strategy, const StepClock& clock, const std::vector<Movable>& tensors, Times times)
       : strategy_(strategy), clock_(clock), tensors_(tensors), times_(std::move(times)) {}
   void set_times(Times times) { times_ = std::move(times); }
 
-  /// Whether the use at that time overwrites all that is there.
+  /// Whether the use at that time overwrites all contents of the tensor.
   bool is_fresh(const Movable& tensor, int64_t time) const;
-  /// Whether its contents are worth nothing until they are written again.
+  /// Whether the contents have no further use before they are written again.
   bool is_dead(const Movable& tensor) const;
-  /// Whether contents would be lost if it left without a copy.
+  /// Whether contents would be lost if the tensor left without a copy.
   bool needs_copy(const Movable& tensor) const { return tensor.contents.dirty && !is_dead(tensor); }
-  /// What it costs to take a slot away for a tensor whose next use is `distance` points from now; none: that cannot be.
+  /// The cost of taking away the tensor's slot for another whose next use is `distance` points from now; none: it
+  /// cannot be taken.
   std::optional<double> cost_of(const Movable& tensor, int64_t distance, Victims victims) const;
-  /// Whether Algorithm 1 evicts what a point used: the points that are under way or come next do not.
+  /// Whether Algorithm 1 evicts the tensor after a point: it does unless the points under way or next use it.
   bool leaves_behind(const Movable& tensor) const;
 
-  int64_t horizon() const;  ///< points from now whose tensors come ahead
+  int64_t horizon() const;  ///< how many points from now tensors are prefetched
   bool comes_ahead(const Movable& tensor, int64_t distance) const;
-  /// What may leave now for tensors that come ahead: if for some point what has to come until then would last as long
-  /// as the way there, copies have to begin.
+  /// Which tensors may be evicted now for prefetches. Copies have to begin if, for some later point, copying in all
+  /// that is needed by then would take as long as the time until that point.
   Victims victims_ahead(size_t free_bytes) const;
 
  private:

@@ -1,7 +1,7 @@
-// What is decided before the first step: which slow tier has which tensor, and which tensors are used there in place.
+// The decisions before the first step: which slow tier has which tensor, and which tensors are used there in place.
 // Candidates are simulated, and the fastest is taken. Whether a tensor stays or is evicted is decided during the step,
 // by the same rule in the simulation and in the run (residency.hpp). If train.recompute is `auto`, plan/run_plan.cpp
-// chooses block by block what is recomputed, by simulating such plans.
+// simulates such plans to choose which blocks are recomputed.
 #pragma once
 #include <optional>
 #include <string>
@@ -12,10 +12,10 @@
 
 namespace ditrain::automem {
 
-/// What a rank may take of each tier for tensors that move.
+/// How much of each tier a rank may take.
 struct Capacity {
-  size_t fixed_bytes = 0;  ///< fast tier: what never moves (gradients, temporaries)
-  size_t pool_bytes = 0;   ///< the rest of it
+  size_t fixed_bytes = 0;  ///< fast tier: data that never moves (gradients, temporaries)
+  size_t pool_bytes = 0;   ///< fast tier: the rest, for tensors that move
   memory::PerTier<size_t> tier_bytes = {};
 };
 
@@ -29,10 +29,10 @@ struct Plan {
   Uses uses;
   Strategy strategy = Strategy::kPlanned;
   Capacity capacity;
-  std::vector<PlannedHome> homes;           ///< one for every tensor of the uses
-  memory::PerTier<size_t> tier_bytes = {};  ///< what homes take of each tier
+  std::vector<PlannedHome> homes;           ///< one per tensor of the uses
+  memory::PerTier<size_t> tier_bytes = {};  ///< bytes that homes take of each tier
   Machine machine;
-  std::string copying = {};  ///< why machine.copy_by is as it is; "": there was nothing to choose
+  std::string copying = {};  ///< reason for machine.copy_by; "": there was no choice
   std::string assumed = {};  ///< text on rates that were not measured; "": all were
   double margin = 1.5;
   Forecast forecast = {};
@@ -43,21 +43,23 @@ struct Plan {
 };
 
 /// Places each tensor in the fastest slow tier that has space; tensors that are used most choose first. The plan then
-/// has all of its bytes but no forecast. Errors: InputError with the missing bytes if the tiers together are too small
+/// has all of its bytes but no forecast.
+/// Errors: InputError with the missing bytes if the tiers together are too small
 Plan place_tensors(Uses uses, Strategy strategy, const Capacity& capacity, const Machine& machine);
 
 /// Simulates steps of the plan as it is. Errors: InputError as Residency
 Forecast forecast_of(const Plan& plan);
 
-/// Simulates steps to choose what is used in place and how early copies begin, and to forecast the time: seconds of a
-/// core for a large model. The bytes stay. Errors: InputError as Residency
+/// Simulates steps to choose which tensors are used in place and how early copies begin, and to forecast the time. It
+/// takes seconds of CPU time for a large model. The bytes stay.
+/// Errors: InputError as Residency
 void choose_fastest(Plan& plan);
 
-/// Makes margin and forecast anew with measured times and rates, and changes what is used in place if another choice
-/// would be clearly faster. Homes stay. Returns whether that choice has changed.
+/// Recomputes margin and forecast with measured times and rates, and changes which tensors are used in place if another
+/// choice is clearly faster. Homes stay. Returns whether that choice has changed.
 bool plan_again(Plan& plan, const Machine& machine);
 
-/// Rates of a tier from what its streams did between two moments; the expected ones if nothing was copied.
+/// Rates of a tier between two readings of its totals; the expected rates if nothing was copied.
 memory::TierRates measured_rates(const memory::TierRates& expected, const memory::TierTotals& since,
                                  const memory::TierTotals& until);
 

@@ -1,5 +1,5 @@
-// Simulates a step: how long it takes and what it copies with a given fast tier. The simulation runs the same code as
-// the step, with a queue of copies that counts time instead of moving bytes.
+// Simulates a step with a given fast tier: how long it takes and how many bytes it copies. The simulation runs the same
+// code as the step, with a queue of copies that counts time instead of moving bytes.
 #pragma once
 #include <vector>
 
@@ -11,7 +11,7 @@ namespace ditrain::automem {
 struct Machine {
   memory::PerTier<memory::TierRates> tiers = {};
   memory::CopyBy copy_by = memory::CopyBy::kThreads;
-  double in_place_bytes_s = 0;       ///< see Copying; 0: no extra time
+  double in_place_bytes_s = 0;       ///< see Copying::in_place_bytes_s; 0: no extra time
   std::vector<double> point_s = {};  ///< times with all tensors in the fast tier
 };
 
@@ -19,7 +19,7 @@ struct Forecast {
   double step_s = 0, stall_s = 0;
   double bytes_in = 0, bytes_out = 0;  ///< bytes copied in one step
   size_t peak_bytes = 0;               ///< peak use of the pool
-  /// The pool when a point ends.
+  /// Use of the pool when a point ends.
   struct Occupancy {
     double end_s = 0;  ///< since the step began
     size_t bytes = 0;  ///< bytes in use

@@ -1,8 +1,8 @@
-// What a training step uses, and when: its tensors that can move, and the points of the step (forward or backward of a
-// node of the tape, update of a piece of the arenas) with the tensors that each of them holds in place. The points have
-// numbers, which the planned, the simulated and the real step share. Nothing is listed by hand: before its memory is
-// allocated the step runs once with operators that take their tensors but compute nothing, and the recorder notes what
-// they hold.
+// Which tensors a training step uses, and when: the tensors that can move, and the points of the step (forward or
+// backward of a node of the tape, update of a piece of the arenas) with the tensors that each point holds in place. The
+// points have numbers, which the planned, the simulated and the real step share. Nothing is listed by hand: before its
+// memory is allocated the step runs once with operators that take their tensors but compute nothing, and the recorder
+// notes what they hold.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -18,7 +18,7 @@ namespace ditrain::automem {
 /// When a tensor gets new contents.
 enum class Written {
   kInUpdates,   ///< weights, their bf16 copies, optimiser state, EMA
-  kInForward,   ///< activations: from the first point of forward that uses them; worth nothing after the last backward
+  kInForward,   ///< activations: from the first point of forward that uses them; dead after the last of backward
   kInBackward,  ///< gradients between distant nodes: from the first point of backward that uses them to the last
 };
 
@@ -37,9 +37,9 @@ struct Point {
   std::vector<int> uses;  ///< tensors, each once, increasing
 };
 
-/// The numbers of the points of a step, in the order in which they run: for each micro-batch forward of all nodes and
-/// backward of all nodes in reverse; in the last micro-batch backward of a node is followed by the updates that begin
-/// there. The updates that wait for all gradients come at the end.
+/// Numbers the points of a step in the order in which they run: per micro-batch, forward of all nodes, then backward of
+/// all nodes in reverse. In the last micro-batch, backward of a node is followed by the updates that begin there. The
+/// updates that wait for all gradients come at the end.
 class StepOrder {
  public:
   StepOrder() = default;
@@ -66,17 +66,17 @@ struct Uses {
   size_t small_bytes = 0;     ///< total of tensors below kSmallest, which are not listed
   size_t bytes_of(const Point& point) const;
   size_t total_bytes() const;
-  const Point& largest() const;  ///< the point that uses most bytes
-  /// Whether each cluster uses its own part of the tensor, as of activations and of what only updates use. Every
-  /// cluster reads the weights of GEMMs whole.
+  const Point& largest() const;  ///< the point whose tensors have most bytes
+  /// Whether each cluster uses only its own part of the tensor, as with activations and with tensors that only updates
+  /// use. (Every cluster reads all weights of GEMMs.)
   bool is_divided(int tensor) const;
 };
 
-/// Time in points: steps repeat their points for ever, so that the next use of each tensor is known. Now is the
-/// earliest point that is not over, because a cluster may be ahead of another one.
+/// A clock that counts points. Steps repeat their points for ever, so the next use of each tensor is known. "Now" is
+/// the earliest point that is not over, because a cluster may be ahead of another one.
 class StepClock {
  public:
-  explicit StepClock(const Uses& uses);  ///< they outlive it
+  explicit StepClock(const Uses& uses);  ///< `uses` must outlive the clock
 
   // Times count points over all steps.
   int64_t now() const { return now_; }
@@ -85,25 +85,25 @@ class StepClock {
   int position(int64_t time) const { return int(time % points()); }
   const Point& at(int64_t time) const { return uses_.points[size_t(position(time))]; }
 
-  /// The time of a point that is under way; none: it is not.
+  /// The time of a point that is under way; nullopt: it is not under way.
   std::optional<int64_t> time_of(int point) const;
-  /// Begins a point that is not under way. Points that lie between it and the last one are left out.
+  /// Begins a point that is not under way, and skips the points between it and the last one. Returns its time.
   int64_t begin(int point);
   void end(int64_t time);
   bool is_between_points() const { return active_.empty(); }
 
   int64_t next_use(int64_t tensor) const;  ///< points from now; at least 0
   bool is_written_at(int64_t tensor, int64_t time) const;
-  /// Whether the tensor gets other contents there without regard to those that it had: activations in the first point
-  /// of a forward pass that uses them, gradients between distant nodes in the first of a backward pass.
+  /// Whether the point at that time overwrites the tensor without reading it: activations in the first point of a
+  /// forward pass that uses them, gradients between distant nodes in the first of a backward pass.
   bool is_overwritten_at(int64_t tensor, int64_t time) const;
   bool is_used_now(int64_t tensor) const;  ///< by any point that is under way
   bool is_written_now(int64_t tensor) const;
 
  private:
   const Uses& uses_;
-  std::vector<std::vector<int>> points_of_;  // of each tensor
-  std::vector<int> pass_of_;                 // of each point: forward and backward of one micro-batch are two passes
+  std::vector<std::vector<int>> points_of_;  // per tensor
+  std::vector<int> pass_of_;                 // per point; forward and backward of one micro-batch are two passes
   int64_t now_ = 0, last_begun_ = -1;
   std::set<int64_t> active_;  // begun, and not over
 };
@@ -111,7 +111,7 @@ class StepClock {
 /// Tensors below this size never move: a copy would cost more than the memory is worth.
 inline constexpr size_t kSmallest = size_t{64} << 10;  // bytes
 
-/// Makes storages without memory, and notes which of them each point holds.
+/// Makes storages without memory, and records which of them each point holds.
 class Recorder final : public Mover, public StorageSource {
  public:
   explicit Recorder(Written written_first) : written_(written_first) { set_watches(true); }

@@ -1,6 +1,9 @@
-// Ranks of a run and how they talk. One interface, two implementations: MPI (mpi_comm.cpp) and a single rank without
-// MPI (null_comm.cpp). Collective: every rank calls the same functions in the same order. Results of reductions are
-// bit-identical on every rank. Never call any of this in a signal handler.
+// The ranks of a run and their communication. One interface, two implementations: MPI (mpi_comm.cpp) and a single rank
+// without MPI (null_comm.cpp). "Collective" means that every rank calls the same functions in the same order. Results
+// of reductions are bit-identical on every rank. Never call any of this in a signal handler.
+//
+//   const auto comm = make_communicator(&argc, &argv);
+//   comm->allreduce_sum(values, n);                       // double; for gradients see gradient_buckets.hpp
 //
 // Waiting threads sleep between polls. set_timeout() turns a rank that does not come into a TimeoutError that names it.
 #pragma once
@@ -20,11 +23,11 @@ namespace ditrain::dist {
 
 /// What a reduction of gradients returns beside its sum.
 struct ReductionOutcome {
-  double sum_squares = 0;         ///< of the sums, in f64; bit-identical on all ranks; NaN or inf if one is
+  double sum_squares = 0;         ///< of the sums, in f64; bit-identical on all ranks; not finite if a sum is not
   double start_s = 0, end_s = 0;  ///< now_s() times between which it was under way
 };
 
-/// An operation under way. Its buffer belongs to it until test() gave true or a wait returned true.
+/// An operation under way. Its buffer must not be touched until test() or a wait has returned true.
 /// Destroying an unfinished request waits for it, except while an exception unwinds the stack.
 class Request {
  public:
@@ -44,7 +47,7 @@ struct Arrivals {
   uint64_t control = 0;    ///< reductions of doubles, broadcasts, barriers, gathers
   uint64_t gradients = 0;  ///< buckets of gradients
   bool answered = true;    ///< false: the rank did not answer, the counts are unknown
-  double disk_idle_s = std::numeric_limits<double>::infinity();  ///< since its last DiskWork
+  double disk_idle_s = std::numeric_limits<double>::infinity();  ///< seconds since the rank's last DiskWork ended
 };
 
 /// The counters behind Arrivals; any thread may read them.
@@ -58,7 +61,7 @@ struct Counts {
   double disk_still_s() const;
 };
 
-/// A rank waited for longer than its timeout. It is thrown after rank 0 of the run has had time to report the same.
+/// A rank waited longer than its timeout. Other ranks throw it only after rank 0 of the run has had time to report it.
 struct TimeoutError : RunError {
   using RunError::RunError;
 };
@@ -84,24 +87,25 @@ class Communicator {
   virtual std::string host(int rank) const;
   /// The number of a rank among all ranks of the run, for messages.
   virtual int rank_in_run(int rank) const { return rank; }
-  virtual bool is_part_of_run() const { return false; }  ///< made by split()
+  virtual bool is_part_of_run() const { return false; }  ///< true: made by split()
 
-  /// Collective: the ranks that give the same color (0 or more) get a communicator of their own, numbered by key, equal
-  /// keys by rank. It shares the progress thread, and its functions need no common order with those of this one; the
-  /// timeout is its own, at first that of this one. It may outlive this one.
+  /// Collective. The ranks that give the same color (0 or more) get a communicator of their own, ordered by key, equal
+  /// keys by rank (as MPI_Comm_split). It shares the progress thread; its functions need no common order with those of
+  /// this communicator. It starts with this one's timeout, which can then be changed independently. It may outlive this
+  /// one.
   /// Errors: LogicFault for a negative color, and where ranks cannot be split
   virtual std::unique_ptr<Communicator> split(int color, int key);
   /// The thread that makes progress; nullptr with one rank, which needs none.
   virtual ProgressThread* progress_thread() { return nullptr; }
 
-  /// data[i] becomes the sum over ranks, for i < n; starts it and returns. n may differ from call to call, not by rank.
+  /// Starts an all-reduce: data[i] becomes the sum over ranks, for i < n. n must be the same on all ranks.
   virtual std::unique_ptr<Request> start_allreduce_sum(float* data, int64_t n) = 0;
-  /// Message to or from one rank. Messages of a pair of ranks and a tag (0 ... 32000) arrive in the order of the calls.
-  /// LogicFault with a single rank.
+  /// Starts a message to or from one rank. Messages between two ranks with the same tag (0 ... 32000) arrive in the
+  /// order of the calls. Errors: LogicFault with a single rank
   virtual std::unique_ptr<Request> start_send(const void* data, size_t bytes, int to, int tag);
   virtual std::unique_ptr<Request> start_receive(void* data, size_t bytes, int from, int tag);
 
-  /// data[i] becomes the sum or the largest over ranks, for i < n. A NaN may or may not survive max.
+  /// data[i] becomes the sum or the maximum over ranks, for i < n. The maximum may drop a NaN.
   virtual void allreduce_sum(double* data, int64_t n) = 0;
   virtual void allreduce_max(double* data, int64_t n) = 0;
   /// Bitwise or over ranks.
@@ -110,26 +114,28 @@ class Communicator {
   virtual void broadcast(void* data, size_t bytes, int root) = 0;
   /// Returns when every rank is here.
   virtual void barrier() = 0;
-  /// On `root` the texts of all ranks in order of rank; elsewhere empty.
+  /// Returns on `root` the texts of all ranks in order of rank, elsewhere nothing.
   virtual std::vector<std::string> gather_strings(const std::string& text, int root = 0) = 0;
-  /// On `root` world_size * n values, rank by rank; elsewhere empty. The same n on every rank.
+  /// Returns on `root` world_size * n values, rank by rank, elsewhere nothing. n must be the same on every rank.
   virtual std::vector<double> gather(const double* values, int64_t n, int root = 0) = 0;
 
-  /// From now on an operation that keeps this rank waiting for longer is a TimeoutError; infinity (the initial value):
-  /// never. The time in which another rank works for its disk does not count, as long as all ranks of the run answer.
+  /// Sets how long an operation may keep this rank waiting before it throws a TimeoutError; infinity (the initial
+  /// value): no limit. Time in which another rank is in DiskWork does not count, as long as all ranks of the run
+  /// answer.
   void set_timeout(double seconds) { timeout_s_ = seconds; }
   double timeout_s() const { return timeout_s_; }
-  /// Counts one more operation on gradients that this rank has entered.
+  /// Adds one to the gradient operations that this rank has entered.
   void count_gradients() { ++counts_->gradients; }
   Arrivals arrivals() const { return counts_->now(); }
-  /// Seconds since this rank's DiskWork last got anywhere, for a watch over disks that hang; 0: it has none.
+  /// Seconds since this rank's DiskWork last made progress, to detect disks that hang; 0: it does none.
   double disk_still_s() const { return counts_->disk_still_s(); }
 
   /// Returns when the request is done. Errors: TimeoutError after the timeout, see give_up()
   void await(Request& request, const std::string& what);
-  /// Ends the wait for `what` ("bucket 3 of 12"): asks all ranks of this communicator where they are, and names those
-  /// that lag or are silent. If the communicator is a part of the run, a lagging rank may itself wait for a rank
-  /// elsewhere. Errors: throws TimeoutError, always
+  /// Gives up the wait for `what` ("bucket 3 of 12"): asks all ranks of this communicator how far they are, and names
+  /// those that lag or do not answer. If the communicator is a part of the run, a lagging rank may itself wait for a
+  /// rank outside of it.
+  /// Errors: always throws TimeoutError
   [[noreturn]] void give_up(const std::string& what);
 
   /// Flushes the standard streams and ends all ranks now with this exit code, without running destructors.
@@ -138,9 +144,10 @@ class Communicator {
  protected:
   /// Ends the other ranks; it may end this one too.
   virtual void end_all_ranks(int exit_code) = 0;
-  /// Where every rank is now. One rank calls it, without help of the others. Nothing else may be called afterwards.
+  /// The counts of every rank now. One rank calls it, without help of the others. Nothing else may be called
+  /// afterwards.
   virtual std::vector<Arrivals> ask_arrivals() { return {arrivals()}; }
-  /// Where every rank of the run is now; the run goes on. Empty: unknown.
+  /// The counts of every rank of the run now; the run continues. Empty: unknown.
   virtual std::vector<Arrivals> ask_run() { return {}; }
   void count_control() { ++counts_->control; }
   const std::shared_ptr<Counts>& counts() const { return counts_; }
@@ -153,8 +160,8 @@ class Communicator {
   const std::shared_ptr<Counts> counts_ = std::make_shared<Counts>();
 };
 
-/// Marks a scope in which this rank works for its disk. Other ranks wait for it without a timeout, as long as this rank
-/// answers. `communicator` has to be that of all ranks.
+/// Marks a scope in which this rank waits for its disk. Other ranks wait for it without a timeout, as long as this rank
+/// answers. `communicator` must be that of all ranks.
 class DiskWork {
  public:
   explicit DiskWork(Communicator& communicator);
@@ -162,14 +169,14 @@ class DiskWork {
   DiskWork(const DiskWork&) = delete;
   DiskWork& operator=(const DiskWork&) = delete;
 
-  /// An operation on the disk has ended.
+  /// Reports progress: an operation on the disk has ended.
   void moved() const;
 
  private:
   const std::shared_ptr<Counts> counts_;
 };
 
-/// Sets the timeout of this scope: seconds that an operation may keep a rank waiting; 0: for ever.
+/// Sets the timeout within a scope: seconds that an operation may keep this rank waiting; 0: no limit.
 class TimeoutScope {
  public:
   TimeoutScope(Communicator& communicator, double seconds);
@@ -184,8 +191,8 @@ class TimeoutScope {
 
 /// Returns the root's text on every rank. Collective.
 std::string broadcast_text(Communicator& communicator, std::string text, int root = 0);
-/// Returns on `root` the values of all ranks in order of rank; each rank may give any number. Elsewhere empty.
-/// Collective.
+/// Returns on `root` the values of all ranks in order of rank, elsewhere nothing. Ranks may give different numbers of
+/// values. Collective.
 std::vector<float> gather_floats(Communicator& communicator, std::vector<float> mine, int root = 0);
 
 /// The only rank: every operation is a no-op or a copy.
@@ -197,18 +204,18 @@ std::string mpi_launcher();
 
 struct MpiConfig {
   int64_t max_count = int64_t{1} << 30;  ///< elements of one MPI call; longer operations are split into pieces
-  bool funneled = false;                 ///< ask for MPI_THREAD_FUNNELED only
-  int ranks_per_node = 0;                ///< pretend that a node holds at most this many ranks; 0: as they are
+  bool funneled = false;                 ///< request MPI_THREAD_FUNNELED only
+  int ranks_per_node = 0;                ///< simulate nodes with at most this many ranks; 0: the real nodes
 };
 
-/// MPI if the process was launched by mpirun or srun (see mpi_launcher), else the null communicator without MPI_Init.
-/// The progress thread owns MPI: under MPI_THREAD_MULTIPLE other threads call MPI too, otherwise all calls go through
-/// that thread. The MPI communicator finalises MPI in its destructor, except while an exception unwinds the stack: the
-/// other ranks could hang in a collective then, so the program calls abort() or just ends, which makes the launcher end
-/// the job.
-/// Errors:  throws RunError if MPI does not start (Open MPI may end the process by itself instead), or if the launcher
-///          says that there are several ranks and MPI that there is one, because they belong to different MPI
-///          libraries. InputError if srun started several tasks without PMI, or with a PMI that MPI does not speak.
+/// Makes the MPI communicator if mpirun or srun launched the process (see mpi_launcher), else the null communicator,
+/// without MPI_Init. The progress thread owns MPI: under MPI_THREAD_MULTIPLE other threads call MPI too, otherwise all
+/// calls go through that thread. The destructor of the MPI communicator finalises MPI, except while an exception
+/// unwinds the stack: the other ranks could then hang in a collective, so the program calls abort() or just ends, and
+/// the launcher ends the job.
+/// Errors:  RunError if MPI does not start (Open MPI may end the process by itself instead), or if the launcher reports
+///          several ranks but MPI one, because they belong to different MPI libraries. InputError if srun started
+///          several tasks without PMI, or with a PMI that MPI does not speak
 std::unique_ptr<Communicator> make_communicator(int* argc, char*** argv, const MpiConfig& config = {});
 
 }  // namespace ditrain::dist

@@ -1,5 +1,5 @@
-// All-reduces gradients while backward still runs. The gradient arena lies in the reverse of the order in which
-// gradients become final, so buckets are plain slices counted from its end: no copies, no lists of tensors.
+// All-reduces gradients while backward still runs. The gradient arena is in the reverse of the order in which gradients
+// become final, so buckets are plain slices counted from its end: no copies, no lists of tensors.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -14,22 +14,23 @@ namespace ditrain::dist {
 
 /// The outcome of all buckets of the last finished step.
 struct StepOutcome {
-  std::optional<double> sum_squares;           ///< over all summed buckets; none without an engine
-  double communication_s = 0;                  ///< time with a bucket under way, waiting for slow ranks included
-  double exposed_s = 0;                        ///< the part of it that finish_next() or finish() waited for
-  double bytes = 0;                            ///< that a rank brought to sums and gathers
+  std::optional<double> sum_squares;  ///< over all summed buckets; none without an engine
+  double communication_s = 0;         ///< time with a bucket under way, including waits for slow ranks
+  double exposed_s = 0;               ///< the part of communication_s in which finish_next() or finish() waited
+  double bytes = 0;                   ///< bytes that a rank gave to sums and gathers
   std::vector<ReductionOutcome> buckets = {};  ///< in the order of their starts, from an engine
   double hidden_s() const { return communication_s > exposed_s ? communication_s - exposed_s : 0; }
   void add(const ReductionOutcome& bucket);  ///< one more bucket, started after the others
 };
 
-/// Buckets of one gradient arena. A step: mark_ready(...) for every slice, or start_all(); then finish().
-/// Math:    arena[i] becomes the sum over ranks; dividing is left to the optimiser (grad_scale). For a bucket of
-///          gather_instead() ranks get each other's parts and make its gradients themselves. Order: buckets are those
-///          of BucketGrid and start in the order 0, 1, ... on every rank, whatever the order of mark_ready calls
+/// The buckets of one gradient arena. Per step, call mark_ready(...) for every slice, or start_all(); then finish().
+/// Math:    arena[i] becomes the sum over ranks; the optimiser divides (grad_scale). For a bucket of gather_instead()
+///          ranks get each other's parts and compute its gradients themselves
+/// Order:   the buckets of BucketGrid start in the order 0, 1, ... on every rank, whatever the order of mark_ready
+/// calls
 /// Threads: one thread calls it
-/// Errors:  throws LogicFault for slices out of range or marked twice, and for finish() before all was marked;
-///          RunError naming ranks if a bucket is not there after the communicator's timeout
+/// Errors:  LogicFault for slices out of range or marked twice, and for finish() before all slices were marked;
+///          RunError naming ranks if a bucket has not arrived within the communicator's timeout
 class GradientBuckets {
  public:
   /// The communicator (or the engine) and the arena (grid.n() values) must outlive the buckets.
@@ -38,7 +39,7 @@ class GradientBuckets {
 
   using Slice = parallel::Range;
 
-  /// From the next step on bucket k is all-gathered: its first `elements`, a multiple of the world size, are equal
+  /// Makes bucket k all-gathered from the next step on: its first `elements`, a multiple of the world size, are equal
   /// parts in order of rank. Every rank has its own part when the bucket is marked, and all parts when it is finished.
   /// Needs an engine.
   void gather_instead(int64_t k, int64_t elements);
@@ -56,7 +57,7 @@ class GradientBuckets {
   Slice bucket(int64_t k) const { return grid_[k]; }
   /// The outcome of the step that finish() ended last.
   const StepOutcome& last_step() const { return last_step_; }
-  double bytes() const;  ///< of all buckets of a step; 0 with one rank
+  double bytes() const;  ///< bytes of all buckets of a step; 0 with one rank
 
  private:
   GradientBuckets(Communicator& communicator, Engine* engine, float* arena, BucketGrid grid);

@@ -3,13 +3,14 @@
 
 namespace ditrain::dist {
 
-/// An all-reduce is delayed until a ring all-reduce over this link would have delivered it, an all-gather for half as
-/// long.
+/// Delays an all-reduce until a ring all-reduce over this link would have ended, and an all-gather by half of that
+/// time.
 struct LinkModel {
   double gbit_s = 10;      ///< 10^9 bits per second and direction
   double latency_us = 20;  ///< per message
   int hosts = 2;
 
+  /// Time of an all-reduce of `bytes`.
   /// Math:     2 (hosts-1) latency + 2 (hosts-1)/hosts bytes / bandwidth
   double seconds(double bytes) const;
 };

@@ -1,10 +1,10 @@
-// The thread that moves communication on. MPI libraries make progress inside their calls only, so a thread has to call
-// them while the team computes; and a library that grants no more than MPI_THREAD_FUNNELED needs all calls from one
-// thread, which is this one then.
+// The thread that drives communication. MPI libraries make progress only inside their calls, so a thread has to call
+// them while the team computes. A library that grants no more than MPI_THREAD_FUNNELED needs all calls from one thread,
+// which then is this one.
 //
-// Difficulties: on a machine with fewer cores than threads a thread that spins takes the time of one that computes.
-// Abstractions: a wake flag (a word that others change, also from another process) on which the thread sleeps; tasks
-//               that do what can be done without waiting and tell what they wait for; calls that run in the thread.
+// Difficulties: on a machine with fewer cores than threads, a thread that spins takes CPU time from one that computes.
+// Abstractions: a wake flag (a word that others change, also from another process) on which the thread sleeps; tasks,
+//               which do all that is possible without waiting and say what they wait for; calls that run in the thread.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -48,25 +48,25 @@ class ProgressThread {
   /// Runs f in the thread and returns when it is done; rethrows what it throws. Inside the thread a plain call.
   void call(const std::function<void()>& f);
 
-  /// From now on advance() of the task is called whenever the wake flag is raised and as its PollResult says.
+  /// Registers a task: its advance() is called whenever the wake flag is raised, and as its PollResult says.
   void add(Task& task);
   /// When it returns, advance() is not running and will not be called again.
   void remove(Task& task);
-  /// Removes all tasks after the run has failed: the buffers of operations under way are freed next, and nothing may
-  /// touch them. With `still_answers` the tasks that only answer stay. An MPI library then still makes progress with
-  /// all requests, so a rank must be missing without which nothing can arrive. Later calls use the argument of the
-  /// first.
+  /// Removes all tasks after the run has failed, because the buffers of operations under way are freed next and nothing
+  /// may touch them. With `still_answers` the tasks that only answer stay; MPI then still makes progress with all
+  /// requests, so this is safe only if a rank is missing without which no operation can complete. Only the argument of
+  /// the first call counts.
   void halt(bool still_answers = false);
 
   /// Wakes the thread.
   void wake();
-  /// Sets the word that the thread sleeps on. A word in shared memory lets other processes raise it, too (see
-  /// raise_wake_flag). It must be valid until use_wake_flag(nullptr), which sets a word of its own again. False: it
-  /// sleeps on another word that was set, and stays with it.
+  /// Sets the word that the thread sleeps on. If it is in shared memory, other processes can raise it too
+  /// (raise_wake_flag). It must stay valid until use_wake_flag(nullptr), which restores the thread's own word. Returns
+  /// false, and changes nothing, if another word is set already.
   bool use_wake_flag(std::atomic<uint32_t>* word);
 
-  /// Binds the thread to these PUs, which are reserved for it, so that it may poll more often. Empty: it shares the
-  /// cores of the process, and sleeps whenever it has to wait.
+  /// Binds the thread to these PUs, which are reserved for it, so that it may poll more often. Empty: the thread shares
+  /// the cores of the process and sleeps whenever it has to wait.
   platform::BindResult bind(const std::vector<int>& pus);
 
  private:

@@ -1,4 +1,4 @@
-// Which rank keeps which part of a flat arena whose gradients travel in buckets.
+// Which rank keeps which part of a flat arena whose gradients are summed in buckets.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -8,7 +8,8 @@
 
 namespace ditrain::dist {
 
-/// How a bucket is cut into shards: at multiples of `grain`, the parts in order of rank from rank `first` on.
+/// How a bucket is split into shards: at multiples of `grain` elements, the parts in order of rank from rank `first`
+/// on.
 struct ShardCut {
   int64_t grain = kPiece;
   int first = 0;
@@ -16,10 +17,10 @@ struct ShardCut {
 /// A rank's part of n elements.
 parallel::Range shard_of(int64_t n, int rank, int ranks, const ShardCut& cut = {});
 
-/// A slice that is one bucket: the shard of one rank, or cut into shards of any length, since ranks do not sum it.
+/// A slice that is one bucket: either the shard of one rank, or split at any element, because ranks do not sum it.
 struct WholeBucket {
   int64_t begin = 0, end = 0;
-  int owner = -1;  ///< -1: it is cut
+  int owner = -1;  ///< rank that has all of it as its shard; -1: the bucket is split
 };
 
 /// An arena of n elements, split into buckets from its end. Each slice of `whole` is one bucket; each gap between them
@@ -32,9 +33,9 @@ class BucketGrid {
   int64_t size() const { return int64_t(buckets_.size()); }
   const parallel::Range& operator[](int64_t k) const { return buckets_[size_t(k)]; }
   int64_t holding(int64_t element) const;  ///< the number of the bucket with this element of the arena
-  /// How bucket k is cut into shards: at whole pieces of sums.hpp, unless it is one of `whole`.
+  /// How bucket k is split into shards: at whole pieces of sums.hpp, unless it is one of `whole`.
   const ShardCut& cut(int64_t k) const { return cuts_[size_t(k)]; }
-  bool is_owned(int64_t k) const { return owned_[size_t(k)]; }  ///< it is the shard of one rank
+  bool is_owned(int64_t k) const { return owned_[size_t(k)]; }  ///< the bucket is the shard of one rank
 
  private:
   static constexpr int64_t kWholeGrain = 64;
@@ -58,7 +59,7 @@ class Shards {
   int64_t size_ = 0;
 };
 
-/// Elements of all parts of the rank that has most of them.
+/// Number of elements of the rank whose shards are largest.
 int64_t largest_shards(const BucketGrid& grid, int ranks);
 
 }  // namespace ditrain::dist

@@ -1,6 +1,5 @@
-// Where tensors live. An Allocator hands out 64-byte aligned blocks and counts them; a memory tier (fast on-package
-// pages, pinned DDR, ...) is one more implementation of it. Storage can be moved from one allocator to another while
-// nothing holds it (see tensor/storage.hpp).
+// The interface to memory for tensors. An Allocator hands out 64-byte aligned blocks and counts them. Storage can move
+// from one allocator to another while nothing holds it (see tensor/storage.hpp).
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -16,13 +15,13 @@ class Allocator {
   virtual std::string name() const = 0;
 
   /// Returns a zero-filled block of at least `bytes` (> 0), aligned to kAlignment.
-  /// Errors: RunError with the bytes wanted and in use if the system has no memory left
+  /// Errors: RunError, with the bytes requested and in use, if the system has no memory left
   void* allocate(size_t bytes);
   void deallocate(void* p, size_t bytes);
 
   size_t bytes_in_use() const { return in_use_; }
   size_t peak_bytes() const { return peak_; }
-  size_t allocations() const { return allocations_; }  ///< so far
+  size_t allocations() const { return allocations_; }  ///< number of allocations so far
 
  protected:
   virtual void* allocate_block(size_t bytes) = 0;

@@ -25,13 +25,13 @@ class Backing {
   /// Errors: RunError naming the tier
   virtual void read(size_t offset, std::byte* to, size_t bytes) = 0;
   virtual void write(size_t offset, const std::byte* from, size_t bytes) = 0;
-  /// The address of the bytes if cores can use them in place; null for a disk.
+  /// The address of an offset if cores can use the tier in place; null for a disk.
   virtual std::byte* in_place(size_t) { return nullptr; }
   virtual std::vector<std::string> notes() const { return {}; }  ///< refusals, each with its remedy
-  virtual std::string describe() const { return ""; }            ///< its pages and their nodes, as the system says now
+  virtual std::string describe() const { return ""; }            ///< its pages and nodes, as the system reports now
 };
 
-/// What a slow tier is made from; each takes what it needs.
+/// Settings for making a slow tier; each kind uses those that it needs.
 struct TierSetup {
   size_t bytes = 0;
   platform::PagePolicy pages = platform::PagePolicy::kAuto;
@@ -48,7 +48,7 @@ std::unique_ptr<Backing> make_bulk_memory(const TierSetup& wanted);
 /// Errors: InputError as check_disk
 std::unique_ptr<Backing> make_disk(const TierSetup& wanted);
 
-/// Refuses, before anything is made, a disk tier that each of `ranks` ranks of a node is to have in that folder.
+/// Refuses, before anything is made, a disk tier in wanted.folder for each of `ranks` ranks of a node.
 /// Errors: InputError if the folder does not exist, is not writable, has too little free space, or is RAM (tmpfs;
 ///         DITRAIN_DISK_IN_RAM in the environment allows it, for tests)
 void check_disk(const TierSetup& wanted, int ranks = 1);

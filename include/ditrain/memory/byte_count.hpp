@@ -1,5 +1,5 @@
-// Counts bytes in use and their peak over all allocators: what lies in the fast tier comes from a pool, from ordinary
-// allocators and from memory that ranks share, and only the sum has to fit.
+// Counts bytes in use and their peak over several allocators. Data in the fast tier comes from a pool, from ordinary
+// allocators and from memory that ranks share; only the sum has to fit.
 #pragma once
 #include <atomic>
 #include <string>

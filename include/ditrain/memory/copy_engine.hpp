@@ -1,12 +1,11 @@
-// Moves bytes between fast memory and slow tiers while the cores compute (the paper's streams 1 and 3): one thread that
-// brings in and one that takes out, each with a queue. Copies go in chunks, so that an urgent one waits for a chunk and
-// not for a copy. The tier (Backing) does the copying: with non-temporal vectors to memory, through io_uring to a disk;
-// a DMA engine would be one more kind.
+// Moves bytes between fast memory and slow tiers while the cores compute (the paper's streams 1 and 3): one thread
+// copies in and one copies out, each with a queue. Copies go in chunks, so that an urgent copy waits for a chunk only.
+// The tier (Backing) does the copying: with non-temporal stores to memory, through io_uring to a disk.
 //
-// If no core is left for these threads, each of their copies stops a worker, and with it all workers that wait for that
-// one. Then it may be faster that the workers copy: copies between tiers in memory stay in the queue until the workers,
-// which wait for them at the border of a node, carry them out, each the next slice (help). The threads always do the
-// copies of a disk.
+// If no core is free for these threads, each of their copies stops a worker, and with it all workers that wait for that
+// one. Then it may be faster that the workers copy: copies between tiers in memory stay in the queue until workers,
+// which wait for them at the border of a node of the tape, carry them out slice by slice (help). Disk copies are always
+// done by the threads.
 //
 //   CopyEngine engine({});
 //   engine.submit({.direction = Direction::kIn, .backing = &disk, .offset = 0, .fast = p, .bytes = n,
@@ -28,7 +27,7 @@ struct SimulatedBulk {
   double latency_us = 0;  ///< latency per copy
 };
 
-/// What one direction has done so far.
+/// Totals of one direction so far.
 struct StreamTotals {
   double bytes = 0, busy_s = 0;
   int64_t copies = 0;
@@ -48,10 +47,10 @@ class CopyQueue {
   virtual ~CopyQueue() = default;
   /// Queues a copy (CopyOrder). Any thread may call it. Returns a ticket.
   virtual int64_t submit(Copy copy) = 0;
-  virtual void make_urgent(int64_t ticket) = 0;  ///< no effect if it is done
-  /// Whether copies of that tier wait until a thread helps.
+  virtual void make_urgent(int64_t ticket) = 0;  ///< no effect if the copy is done
+  /// Whether copies of that tier wait until a thread calls help().
   virtual bool needs_help(Backing*) const { return false; }
-  /// Carries out the next slice of such copies; false if all of them have been begun. Thread-safe.
+  /// Carries out the next slice of such copies; false if none is left to begin. Thread-safe.
   virtual bool help() { return false; }
   /// Waits for the extra time that using `bytes` of the bulk tier in place takes on the simulated machine.
   virtual void charge_in_place(size_t bytes) = 0;
@@ -60,7 +59,7 @@ class CopyQueue {
 class CopyEngine final : public CopyQueue {
  public:
   struct Setup {
-    std::vector<int> pus = {};  ///< cores of its own; empty: it shares all cores
+    std::vector<int> pus = {};  ///< cores reserved for its threads; empty: they share all cores
     std::optional<SimulatedBulk> simulate = {};
     CopyBy by = CopyBy::kThreads;
   };
@@ -77,10 +76,10 @@ class CopyEngine final : public CopyQueue {
   void charge_in_place(size_t bytes) override;
 
   TierTotals totals() const;
-  TierTotals totals_of(size_t tier) const;  ///< row of kTiers
+  TierTotals totals_of(size_t tier) const;  ///< tier: row of kTiers
   void record_spans(bool on);
   std::vector<CopySpan> take_spans();
-  std::vector<std::string> notes() const;  ///< cores that it could not be bound to
+  std::vector<std::string> notes() const;  ///< cores to which its threads could not be bound
 
  private:
   struct State;

@@ -1,6 +1,6 @@
-// Copies that have been asked for, and which of them is next: one order for the engine that carries them out and for
-// simulations. Copies for threads wait in one row for each direction; those for workers, who take one after the other,
-// in a row of their own. In a row urgent copies come first, else those that were asked for first.
+// The queue of requested copies, and which of them is next: one order for the engine that carries them out and for
+// simulations. Copies for threads wait in one row per direction; copies for workers wait in one row of their own. In a
+// row urgent copies come first, then the oldest.
 #pragma once
 #include <array>
 #include <functional>
@@ -25,7 +25,7 @@ inline bool workers_copy(CopyBy by, Backing* tier) {
 struct Copy {
   Direction direction = Direction::kIn;
   Backing* backing = nullptr;
-  size_t tier = 0;            ///< row of kTiers, that of the backing
+  size_t tier = 0;            ///< the backing's row of kTiers
   size_t offset = 0;          ///< place in the backing
   std::byte* fast = nullptr;  ///< destination, or source
   size_t bytes = 0;           ///< offset, fast and bytes are multiples of kBlock
@@ -35,13 +35,13 @@ struct Copy {
   std::function<void(const std::string& problem)> done = {};
 };
 
-/// A copy that has been asked for and is not over.
+/// A copy that was requested and is not finished.
 struct CopyJob {
   Copy copy;
   int64_t ticket = 0;
   double submitted_s = 0;
-  size_t begun = 0;  ///< bytes
-  int movers = 0;    ///< threads that move a part of it
+  size_t begun = 0;  ///< bytes whose copying has begun
+  int movers = 0;    ///< threads that are copying a part of it
   double begin_s = 0;
   std::string problem = {};
   bool has_more() const { return begun < copy.bytes && problem.empty(); }
@@ -61,13 +61,13 @@ class CopyOrder {
     rows_[row].push_back({std::move(copy), next_ticket_, now_s});
     return next_ticket_++;
   }
-  /// No effect if the copy is not there.
+  /// Makes a copy urgent; no effect if it is not in a row.
   void make_urgent(int64_t ticket) {
     for (auto& row : rows_)
       for (CopyJob& job : row)
         if (job.ticket == ticket) job.copy.urgent = true;
   }
-  /// The copy of a row to begin or to continue; null without one. It stays until take().
+  /// The copy of a row to begin or to continue; null if there is none. It stays in the row until take().
   CopyJob* next(size_t row) {
     CopyJob* first = nullptr;
     for (CopyJob& job : rows_[row]) {

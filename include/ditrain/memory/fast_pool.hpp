@@ -1,19 +1,19 @@
 // The fast tier of a rank: one range of pages. Every thread cluster has a share of it on its own memory node, the one
 // of highest bandwidth near it (HBM, else DRAM).
 //
-// It also counts what lies in the fast tier: in the range, and outside of it in memory of other allocators (gradients,
-// temporaries, small tensors). Scratch memory of operators, sums of a tree and messages do not count; they are ordinary
-// memory.
+// It also counts the bytes in the fast tier: in the range, and outside of it in memory of other allocators (gradients,
+// temporaries, small tensors). Scratch memory of operators, buffers of tree sums and messages are ordinary memory and
+// do not count.
 //
-// Tensors get parts of the range and lose them again (SlotMap). The tensor that first uses pages decides their nodes. A
-// tensor that clusters divide between them (activations by samples, optimiser state and EMA by elements) is split in
-// the order of the clusters, in proportion to their workers, and each part lies on the node of its cluster. A tensor
-// that every cluster reads whole (weights of GEMMs) is spread page by page over all of these nodes. Pages are bound
-// before first touch, so it does not matter which thread touches them first, and nothing moves between nodes later
-// (explicit huge pages are taken and spread at the start, and move when they are bound). A step uses its tensors in the
-// same order every time, and layers are alike, so that a part mostly serves tensors of one kind. With parallel.cut: n a
-// cluster has columns of an activation, which pages cannot follow: there splitting is only as good as spreading. The
-// place of pages changes times, never results.
+// Tensors get parts of the range and lose them again (SlotMap). The first tensor on a page decides its node:
+//   - A tensor that clusters divide between them (activations by samples, optimiser state and EMA by elements) is split
+//   in the order of the clusters, in proportion to their workers; each part is on the node of its cluster.
+//   - A tensor that every cluster reads whole (weights of GEMMs) is spread page by page over the nodes of all clusters.
+// Pages are bound before first touch, so it does not matter which thread touches them first, and nothing moves between
+// nodes later (except explicit huge pages, which are taken and spread at the start and move when they are bound). A
+// step uses its tensors in the same order every time, and layers are alike, so a part of the range mostly serves
+// tensors of one kind. With parallel.cut: n a cluster has columns of an activation, which pages cannot follow;
+// splitting is then no better than spreading. The place of pages changes times, never results.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -29,14 +29,14 @@
 
 namespace ditrain::memory {
 
-/// The part of a thread cluster.
+/// One thread cluster's part of the pool.
 struct ClusterShare {
   int node = -1;  ///< memory node of its part
   int workers = 1;
 };
 
-/// The cluster on whose node the page [page, page + page_bytes) of a tensor at [offset, offset + bytes) belongs: the
-/// cluster that has the middle of their intersection.
+/// The cluster whose node should have the page [page, page + page_bytes) of a divided tensor at [offset, offset +
+/// bytes): the cluster that has the middle of their intersection.
 size_t cluster_of_page(size_t page, size_t page_bytes, size_t offset, size_t bytes,
                        const std::vector<ClusterShare>& clusters);
 
@@ -61,19 +61,20 @@ class FastPool {
   std::byte* data() const { return block_.data(); }
   size_t bytes() const { return block_.bytes(); }
   // Threads: any number at once.
-  /// Call when a tensor has got [offset, offset + bytes): binds pages that no tensor had before.
+  /// Call when a tensor gets [offset, offset + bytes): binds pages that no tensor had before. `divided`: clusters
+  /// divide the tensor between them.
   void place(size_t offset, size_t bytes, bool divided);
   void release(size_t bytes) { in_use_.remove(bytes); }  ///< a tensor has lost its part
 
-  /// Hands out counted blocks of `home` for what lies in the fast tier and never moves. Pool and home outlive them. Not
-  /// thread-safe.
+  /// Returns an allocator for data in the fast tier that never moves: it hands out blocks of `home` and counts them.
+  /// Pool and home must outlive the blocks. Not thread-safe.
   Allocator& beside(Allocator& home);
   size_t beside_bytes() const;                          ///< bytes in use in such blocks
   size_t peak_bytes() const { return in_use_.peak(); }  ///< peak, in the range and outside of it
 
   std::string describe() const { return block_.describe(); }  ///< its pages
-  /// Where the pages in use are, as read back from the system, and how many are where they were bound; "" if the system
-  /// does not tell.
+  /// The nodes of the pages in use, as read back from the system, and how many pages are where they were bound; "" if
+  /// the system does not report it.
   std::string describe_places() const;
   std::vector<std::string> notes() const;  ///< fallbacks so far, each with its remedy
 
@@ -85,9 +86,9 @@ class FastPool {
   const Setup setup_;
   const System system_;
   platform::PageBlock block_;
-  mutable std::mutex mutex_;    // of what follows
-  std::vector<int> nodes_;      // of the clusters, each once
-  std::vector<int16_t> bound_;  // of each huge page: its node, or one of these
+  mutable std::mutex mutex_;    // guards all below
+  std::vector<int> nodes_;      // nodes of the clusters, each once
+  std::vector<int16_t> bound_;  // the node of each huge page, or one of the two constants below
   static constexpr int16_t kNew = -1, kSpread = -2;
   std::vector<std::string> notes_;
   ByteCount in_use_;

@@ -1,6 +1,6 @@
 // Which range of a pool belongs to which tensor. Tensors of very different sizes come and go in a pool of fixed size,
-// so that a place for one may have to be made from several neighbours: the map finds the row of neighbours that costs
-// least to evict.
+// so that space for one may need the ranges of several neighbours: the map finds the row of neighbouring ranges that
+// costs least to evict.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,9 +14,9 @@ namespace ditrain::memory {
 class SlotMap {
  public:
   static constexpr int64_t kFree = -1;
-  /// The cost of taking its range away from an owner; none: it cannot be taken.
+  /// The cost of taking away an owner's range; nullopt: it cannot be taken.
   using Cost = std::function<std::optional<double>(int64_t owner)>;
-  /// A row of neighbours: where it begins, and whose ranges it holds.
+  /// A row of neighbouring ranges: where it begins, and their owners.
   struct Window {
     size_t offset = 0;
     std::vector<int64_t> owners = {};
@@ -27,10 +27,10 @@ class SlotMap {
   /// Finds the cheapest row of neighbouring ranges, free or takeable, with at least `bytes` together: the one with the
   /// least maximum cost, then the fewest owners, then the lowest address. Returns none if no row is large enough.
   std::optional<Window> find(size_t bytes, const Cost& cost) const;
-  /// Gives [offset, offset + bytes), which is free, to an owner.
+  /// Gives [offset, offset + bytes), which must be free, to an owner.
   void take(size_t offset, size_t bytes, int64_t owner);
   void free(size_t offset);  ///< frees a range that take() gave
-  /// Owners by address.
+  /// The owners, ordered by address.
   std::vector<int64_t> owners() const;
   /// The lowest address to which a taken range could move across free space: the end of its nearest neighbour below.
   size_t lowest(size_t offset) const;

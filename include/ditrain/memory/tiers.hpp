@@ -17,10 +17,10 @@ struct TierRow {
   const char* help;           ///< help text of its key
   std::optional<double> gib;  ///< default of its key; none: auto, see config::MemoryConfig
   bool in_memory;             ///< takes memory of the machine, and cores can use it in place
-  double bytes_s;             ///< expected rate of a copy until a run has measured it
+  double bytes_s;             ///< expected rate of a copy, bytes per second, until a run has measured it
   std::unique_ptr<Backing> (*make)(const TierSetup&);
   /// Refuses at planning time what `make` would refuse, for `ranks` ranks of a node; null: the memory plan counts the
-  /// tier.
+  /// tier as memory.
   void (*check)(const TierSetup&, int ranks);
 };
 
@@ -37,7 +37,7 @@ inline constexpr std::array<TierRow, 2> kTiers{{
      "[GiB per rank] disk tier: space for tensors that have no place in memory; auto: what memory.bulk_gib leaves, "
      "which has to be a number then",
      0.0, false,
-     1.5e9,  // a disk of today
+     1.5e9,  // a typical NVMe disk
      make_disk, check_disk},
 }};
 template <class T>
