@@ -1,4 +1,4 @@
-// How a parameter starts: part of its declaration.
+// The initial values of a parameter, a part of its declaration.
 #pragma once
 #include <functional>
 #include <vector>
@@ -15,7 +15,8 @@ struct Initial {
   std::function<std::vector<float>()> table = {};  ///< kTable: all values
 
   static Initial constant(double value) { return {.size = value}; }
-  /// U(-a, a), a = xavier_bound: the whole weight as one matrix [N, K], K = product of all dimensions but the first.
+  /// U(-a, a), a = xavier_bound() of the whole weight, taken as a matrix [N, K], K = product of all dimensions but the
+  /// first.
   static Initial xavier_uniform() { return {.kind = Kind::kXavierUniform}; }
   static Initial uniform(double bound) { return {.kind = Kind::kUniform, .size = bound}; }  ///< U(-bound, bound)
   static Initial normal(double deviation) { return {.kind = Kind::kNormal, .size = deviation}; }

@@ -1,5 +1,5 @@
-// The state that an optimiser keeps beside the weights: arrays that it declares, each for some groups of parameters.
-// Memory, shards, memory tiers, checkpoints and memory plans follow from the declaration. Layers declare the group of a
+// The state of an optimiser: arrays beside the weights that it declares, each for some groups of parameters. Memory,
+// shards, memory tiers, checkpoints and memory plans follow from the declaration. Layers declare the group of a
 // parameter.
 //
 //   {.name = "exp_avg", .title = "first moments"}                          // every parameter has it
@@ -19,21 +19,21 @@ struct ArenaSlice {
   int64_t size() const { return end - begin; }
 };
 
-/// What a parameter is to an optimiser. kBlockMatrix: the weight of a linear layer in a block, adaLN excepted.
+/// The role of a parameter for an optimiser. kBlockMatrix: the weight of a linear layer in a block, except adaLN.
 enum class ParameterGroup { kOther, kBlockMatrix, kEmbedding, kModulation, kOutput, kNorm, kBias };
 
 struct StateArray {
   std::string name = {};                  ///< in checkpoints, after the parameter's: "exp_avg"
   std::string title = {};                 ///< for messages
   bool (*has)(ParameterGroup) = nullptr;  ///< whether parameters of the group have it; null: all have
-  /// A power average of the weights with this exponent (optim/power_average.hpp), in averages.safetensors; 0: what the
-  /// optimiser itself keeps, in optimizer.safetensors.
+  /// Not 0: the array is a power average of the weights with this exponent (optim/power_average.hpp), stored in
+  /// averages.safetensors. 0: state of the optimiser itself, stored in optimizer.safetensors.
   double exponent = 0;
-  /// Each group of ranks has its own (dist.outer): in checkpoints one tensor per group.
+  /// Each group of ranks has its own array (dist.outer): checkpoints have one tensor per group.
   bool of_group = false;
   bool is_average() const { return exponent != 0; }
   bool holds(ParameterGroup group) const { return has == nullptr || has(group); }
-  /// Its name in checkpoints; "blocks.0.attn.qkv.weight.exp_avg.group1" in groups after the first.
+  /// Name of the array's tensor in checkpoints; "blocks.0.attn.qkv.weight.exp_avg.group1" in groups after the first.
   std::string tensor_of(const std::string& parameter, int group = 0) const {
     return parameter + "." + name + (of_group && group > 0 ? ".group" + std::to_string(group) : "");
   }

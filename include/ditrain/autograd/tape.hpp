@@ -1,14 +1,19 @@
 // The tape: fused half-layers in the order of the forward pass, each with a hand-written backward.
 //
-// Problem: a generic graph of small ops keeps too much, walks through memory too often and hides what backward needs.
-//
+// Problem:      a generic graph of small ops stores too many activations, passes over memory too often and hides what
+//               backward needs.
 // Abstractions: Node (a half-layer: attention half, MLP half, embedder, final layer), Activation (a tensor that a node
-// keeps for backward, declared by name, shape and policy before anything is allocated, or a temporary that all nodes
-// share), Tape (nodes in order, hooks at their borders).
+//               keeps for backward, declared by name, shape and policy before anything is allocated, or a temporary
+//               that all nodes share), Tape (nodes in order, hooks at their borders).
 //
-// A tape is recorded once for a batch size and replayed every step. Where a node declares to recompute rather than to
-// keep, its tensors are shared with all nodes that use the same names, and the tape lets it write them again before
-// its backward. In inference nothing is kept: every declared activation is shared like that.
+//   Tape tape(Mode::kTraining);
+//   tape.record<AttentionHalf>(...);  tape.record<MlpHalf>(...);
+//   tape.allocate();
+//   tape.forward(ctx);  tape.backward(ctx);
+//
+// A tape is recorded once for a batch size and replayed every step. If a node declares a tensor with kRecompute, its
+// memory is shared by all nodes that use the same name, and the tape calls Node::recompute before backward (activation
+// checkpointing). In inference nothing is stored: every declared activation is shared like that.
 #pragma once
 #include <atomic>
 #include <functional>
@@ -24,9 +29,9 @@ namespace ditrain::autograd {
 
 enum class Mode { kTraining, kInference };
 
-/// What becomes of a tensor between forward and backward: its contents are stored (the storage that Tape::allocate
-/// gives it decides in which memory tier), or they are lost to the next node that uses its memory and are recomputed
-/// (activation checkpointing).
+/// What happens to a tensor between forward and backward. kKeep: its contents are stored (the storage that
+/// Tape::allocate gives it decides in which memory tier). kRecompute: the next node overwrites its memory, and its
+/// contents are recomputed (activation checkpointing).
 enum class KeepPolicy { kKeep, kRecompute };
 
 /// What backward does with the gradients of parameters: the first micro-batch of a step overwrites those of the last
@@ -41,7 +46,7 @@ struct Activation {
   KeepPolicy policy = KeepPolicy::kKeep;
   DType dtype = DType::kF32;
   Tensor tensor = {};  ///< defined after Tape::allocate
-  /// kRecompute: whose contents its memory holds; one for all shapes of the same memory.
+  /// kRecompute: the node whose contents the memory holds; shared by all shapes of the same memory.
   std::shared_ptr<const Node*> written_by = {};
   size_t bytes() const { return size_t(num_elements(shape)) * dtype_bytes(dtype); }
 };
@@ -55,16 +60,16 @@ class Node {
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
-  /// A node computes all of its batch at once, or, with samples() > 0, some samples at a time: those need nothing of
-  /// each other then, and all that nodes share (temporaries, activations of inference) has the samples as its first
-  /// dimension. Neighbouring nodes with equal samples() run as one: clusters of the team that have samples each go
-  /// through all of them without meeting.
+  /// 0: the node computes its whole batch at once. Otherwise the number of samples of the batch, which may be computed
+  /// some at a time: samples must be independent, and all tensors that nodes share (temporaries, activations of
+  /// inference) must have the samples as their first dimension. Neighbouring nodes with equal samples() run as one
+  /// stretch: each cluster of the team takes its samples through all of them without a barrier between clusters.
   virtual int64_t samples() const { return 0; }
-  virtual void forward(ops::Context& ctx);                                        ///< if samples() is 0
-  virtual void forward_of(ops::Context& ctx, const parallel::Range& of_samples);  ///< else
-  /// Recomputes all tensors that the node declared with kRecompute, bit-identically, from what is stored. Called before
-  /// backward unless forward's own contents are still there. May rely on the nodes behind it having gone backward just
-  /// before, and may compute again what a node before it writes.
+  virtual void forward(ops::Context& ctx);                                        ///< called if samples() is 0
+  virtual void forward_of(ops::Context& ctx, const parallel::Range& of_samples);  ///< called otherwise
+  /// Recomputes, bit-identically and from stored tensors, all tensors that the node declared with kRecompute. Called
+  /// before backward unless the contents of forward are still there. It may rely on backward of the next node having
+  /// run just before, and may recompute tensors of the previous node.
   virtual void recompute(ops::Context&) {}
   /// Writes or adds to the gradients of its parameters and turns the gradient of its output into that of its input.
   virtual void backward(ops::Context& ctx, Gradients gradients) = 0;
@@ -84,12 +89,11 @@ class Node {
   std::vector<ActivationRef> kept_, recomputed_;
 };
 
-/// A recomputation is part of a node's backward: it lies between the pre-backward and the post-backward hook. Where
-/// clusters go through forward on their own, its hooks are called by the first worker inside the job, where no op may
-/// be called and only the samples of its cluster are written. kEnterForward is called there by the first worker of
-/// every cluster, for which the others wait, and kLeaveForward once, by the last cluster that leaves a node; elsewhere
-/// they are the same as the pre-forward and the post-forward hook. kHelpForward is called again and again by the
-/// workers that wait for the first one of their cluster, until that has left kEnterForward.
+/// Where hooks are called. A recomputation is part of a node's backward, between kPreBackward and kPostBackward. Where
+/// clusters go through forward on their own, worker 0 calls kPreForward and kPostForward inside the job: they may call
+/// no op, and only the samples of its cluster are written. There the first worker of every cluster calls kEnterForward,
+/// while the others of the cluster wait and call kHelpForward again and again; the last cluster that leaves a node
+/// calls kLeaveForward once. Elsewhere kEnterForward and kLeaveForward are the same as kPreForward and kPostForward.
 enum class HookPoint {
   kPreForward,
   kPostForward,
@@ -107,17 +111,18 @@ class Tape {
 
   Mode mode() const { return mode_; }
 
-  /// A tensor that `owner` writes in forward and needs in backward, called "owner.name" in the memory plan. With
-  /// kRecompute it is one for all nodes that recompute the same name. Errors: as `temporary`
+  /// Declares a tensor that `owner` writes in forward and needs in backward, called "owner.name" in the memory plan.
+  /// With kRecompute all nodes that recompute the same name share it. Errors: as `temporary`
   ActivationRef keep(Node& owner, const std::string& name, Shape shape, KeepPolicy policy = KeepPolicy::kKeep,
                      DType dtype = DType::kF32);
-  /// A gradient that `owner` writes in backward and an earlier node reads in its own: what comes back over a skip
-  /// connection. Nodes between them leave it alone: it counts as what nodes keep and may move between memory tiers.
+  /// Declares a gradient that `owner` writes in backward and an earlier node reads in its backward, as for a skip
+  /// connection. Nodes between them leave it alone: it counts as a stored activation and may move between memory tiers.
   /// Errors: LogicFault in inference
   ActivationRef carry(Node& owner, const std::string& name, Shape shape, DType dtype = DType::kF32);
-  /// A tensor whose contents last only within a node, or from one node to the next; one for all nodes that ask for the
-  /// same name. Nodes that a node without samples() separates may ask for different shapes: these share the memory of
-  /// the largest. Errors: LogicFault if other nodes ask for different shapes, and for different types
+  /// Declares a tensor whose contents last only within a node, or from one node to the next. All nodes that ask for the
+  /// same name share it. Nodes with a node without samples() between them may ask for different shapes, which share the
+  /// memory of the largest.
+  /// Errors: LogicFault if other nodes ask for different shapes, and for different types
   ActivationRef temporary(const std::string& name, Shape shape, DType dtype = DType::kF32);
 
   template <class N, class... A>
@@ -129,10 +134,11 @@ class Tape {
     return ref;
   }
 
-  /// `kept`: makes the storages of what nodes keep; it outlives the tape. Null: they are at home, too.
+  /// Allocates all declared tensors. `kept` makes the storages of kept tensors and must outlive the tape; null: they
+  /// come from `home`, too.
   void allocate(memory::Allocator& home = memory::system_memory(), StorageSource* kept = nullptr);
   size_t kept_bytes() const;
-  size_t temporary_bytes() const;  ///< with those that are recomputed
+  size_t temporary_bytes() const;  ///< including recomputed tensors
   std::vector<Tensor> temporaries() const;
 
   void forward(ops::Context& ctx);

@@ -10,9 +10,9 @@
 //   Autoencoder vae(config, DType::kF32, [&](const std::string& name, const Shape& shape) { return read(name); });
 //   vae.encode(ctx, images, moments);      // [B, 3, H, W] in [-1, 1] to [B, 2 z, H / 8, W / 8]: mean, log-variance
 //   vae.decode(ctx, latents, images);
-// Images of a batch are computed one after the other, each by all workers: an image has work for many, and memory is
-// that of one. Nothing normalised is kept: convolutions run over slices of rows, whose input is normalised just before,
-// from statistics of the whole image; where they can, they leave the result in the place of their input.
+// Images of a batch are computed one after the other, each by all workers, so that activations take the memory of one
+// image. No normalised image is stored: a convolution runs over slices of rows, whose input is normalised just before
+// with the statistics of the whole image, and overwrites its input where it can.
 #pragma once
 #include <functional>
 #include <map>
@@ -25,26 +25,26 @@
 namespace ditrain::nn {
 
 struct AutoencoderConfig {
-  std::vector<int64_t> channels = {128, 256, 512, 512};  ///< of each level, the finest first
+  std::vector<int64_t> channels = {128, 256, 512, 512};  ///< per level, the finest first
   int64_t image_channels = 3, latent_channels = 4;
-  int64_t layers = 2;  ///< resnet blocks of a level of the encoder; the decoder has one more
+  int64_t layers = 2;  ///< resnet blocks per level of the encoder; the decoder has one more
   int64_t groups = 32;
 
   int64_t levels() const { return int64_t(channels.size()); }
-  int64_t shrink() const { return int64_t{1} << (levels() - 1); }  ///< pixels of an image per pixel of a latent, a side
+  int64_t shrink() const { return int64_t{1} << (levels() - 1); }  ///< side of the image / side of its latent
 };
-/// Errors: InputError for sizes that cannot be
+/// Errors: InputError for impossible sizes
 void check_autoencoder_config(const AutoencoderConfig& config);
 
-/// What latents of Stable Diffusion's autoencoders are multiplied by.
+/// The scale factor of latents of Stable Diffusion's autoencoders.
 inline constexpr double kStableDiffusionScale = 0.18215;
 
-/// A weight by its present name in diffusers, with the shape that it has there (convolutions [N, C, k, k]).
+/// A weight by its current name in diffusers, with its shape there (convolutions [N, C, k, k]).
 struct AutoencoderWeight {
   std::string name;
   Shape shape;
 };
-/// Which way it is wanted: the weights of the other half need not be in memory.
+/// Which half is used: the weights of the other half need not be in memory.
 enum class AutoencoderUse { kBoth, kEncode, kDecode };
 std::vector<AutoencoderWeight> autoencoder_weights(const AutoencoderConfig& config,
                                                    AutoencoderUse use = AutoencoderUse::kBoth);
@@ -52,46 +52,47 @@ std::vector<AutoencoderWeight> autoencoder_weights(const AutoencoderConfig& conf
 /// levels of the decoder from the finest one.
 std::string older_autoencoder_name(const std::string& name);
 std::string original_autoencoder_name(const std::string& name, int64_t levels);
-/// The sizes that follow from the shapes of tensors under present names; groups are not among them and stay 32.
-/// Errors: InputError [where] naming the weight that is missing or of an odd shape
+/// Derives the sizes from the shapes of tensors under current names. `groups` cannot be derived and stays 32.
+/// Errors: InputError [where] with the name of a weight that is missing or has a wrong shape
 AutoencoderConfig autoencoder_config_of(const std::string& where, const std::map<std::string, Shape>& shapes);
 
-/// What an Autoencoder of these sizes will take: bytes of its weights, and of the activations of one image of H x W
+/// Bytes that an Autoencoder of these sizes will take for its weights, and for the activations of one image of H x W
 /// pixels.
 size_t autoencoder_weight_bytes(const AutoencoderConfig& config, DType type, AutoencoderUse use);
 size_t autoencoder_activation_bytes(const AutoencoderConfig& config, DType type, bool encodes, int64_t height,
                                     int64_t width);
 
-/// Scratch of each worker that an image takes: of its attention, in which every worker has all keys. Products add a few
+/// Bytes of scratch per worker for one image: for its attention, in which every worker has all keys. GEMMs add a few
 /// MB.
 size_t autoencoder_scratch_bytes(const AutoencoderConfig& config, DType type, int64_t height, int64_t width);
 
-/// One convolution of an autoencoder: of an image height x width (already doubled, where it is) with `channels`.
+/// One convolution of an autoencoder, on an image of height x width (after doubling, if it is doubled) with `channels`.
 struct AutoencoderConv {
   int64_t height, width, channels, outputs;
   ops::Conv2d conv;
 };
-/// All of them for an image of H x W pixels, in order.
+/// All convolutions for an image of H x W pixels, in order.
 std::vector<AutoencoderConv> autoencoder_convolutions(const AutoencoderConfig& config, bool encodes, int64_t height,
                                                       int64_t width);
 
-/// 64 rows of an image of 256 x 256: products are as fast as of whole images, and the buffer is a fraction of one.
+/// Pixels per slice: 64 rows of an image of 256 x 256. GEMMs are as fast as for whole images, and the buffer is a
+/// fraction of an image.
 inline constexpr int64_t kSlicePixels = 16384;
 
 struct AutoencoderPlan;  // src/nn/autoencoder_plan.hpp
 
 /// Weights of an autoencoder in memory, ready to run.
-/// Types:    kF32: weights and activations f32; kBF16: both bf16, sums and statistics f32, what goes in and out f32
-/// Numerics: the bits do not depend on the number of workers
+/// Types:    kF32: weights and activations f32; kBF16: both bf16, sums and statistics f32, inputs and outputs f32
+/// Numerics: bit-identical for any number of workers
 class Autoencoder {
  public:
-  /// Values of a weight, row-major in the shape of autoencoder_weights().
+  /// Returns the values of a weight, row-major in the shape of autoencoder_weights().
   using Source = std::function<std::vector<float>(const std::string& name, const Shape& shape)>;
-  /// What a module gives, for comparisons: its name in diffusers and [1, H, W, C] in f32.
+  /// Receives the output of a module, for comparisons: its name in diffusers and [1, H, W, C] in f32.
   using Observer = std::function<void(const std::string& module, const Tensor& y)>;
 
-  /// slice_pixels: of the images that a convolution makes at a time, about: what it reads is normalised just before, in
-  /// a buffer of that size. No bit depends on it.
+  /// slice_pixels: about how many output pixels a convolution computes at a time; their input is normalised into a
+  /// buffer of that size just before. No bit depends on it.
   /// Errors: as check_autoencoder_config
   Autoencoder(const AutoencoderConfig& config, DType type, const Source& source,
               AutoencoderUse use = AutoencoderUse::kBoth, int64_t slice_pixels = kSlicePixels);
@@ -105,7 +106,7 @@ class Autoencoder {
   /// Bytes of the activations of one image of H x W pixels, known before anything is computed; scratch of the context
   /// comes on top.
   size_t encode_bytes(int64_t height, int64_t width) const;
-  size_t decode_bytes(int64_t height, int64_t width) const;  ///< of an image, likewise
+  size_t decode_bytes(int64_t height, int64_t width) const;  ///< likewise, for an image of that size
   double encode_macs(int64_t height, int64_t width) const;   ///< multiply-adds of convolutions and attention
   double decode_macs(int64_t height, int64_t width) const;
 
@@ -130,7 +131,7 @@ class Autoencoder {
   std::unique_ptr<Memory> memory_;
 };
 
-/// The normal distribution that moments [B, 2 z, h, w] stand for.
+/// The normal distribution given by moments [B, 2 z, h, w].
 /// Math:     mean = moments[:, :z], logvar = moments[:, z:] clamped to [-30, 20]
 struct Posterior {
   explicit Posterior(const Tensor& moments);

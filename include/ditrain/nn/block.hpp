@@ -8,8 +8,8 @@
 // h2, the GELU and the x between the halves in Recompute::kNone only. Other activations are recomputed by the same
 // operations, hence bit-identical. Normalisation, GELU, gate and residual are fused into the neighbouring GEMMs. Ranks
 // that share a replica (tensor_parallel.hpp) have their own heads H and columns F. Queries and keys may be normalised
-// before the attention (as in LightningDiT and timm) and rotated by their place; nothing is stored for that. Variants
-// of norms: nn/norm.hpp.
+// before the attention (as in LightningDiT and timm) and rotated by their position (RoPE); nothing is stored for that.
+// Variants of norms: nn/norm.hpp.
 #pragma once
 #include <functional>
 
@@ -41,7 +41,7 @@ struct MlpWeights {
 struct BlockWeights {
   AttentionWeights attention;
   MlpWeights mlp;
-  LinearWeights adaLN;  ///< adaLN_modulation.1 [6C, C]; its gradients leave with those of the attention half
+  LinearWeights adaLN;  ///< adaLN_modulation.1 [6C, C]; its gradients become final with those of the attention half
   std::vector<Parameter*> in_arena_attention() const;
   std::vector<Parameter*> in_arena() const;  ///< parameters of both halves
 };
@@ -58,16 +58,18 @@ std::string advice_on_attention(const std::string& name, bool extra);  ///< its 
 
 /// The shape of a tensor of the public state dict in some file; null if the file has none of that name.
 using ShapeInFile = std::function<const std::vector<int64_t>*(const std::string& name)>;
-/// Sets the variant of the blocks of a file whose width is in `config`, and mlp_ratio if that depends on it; no tensors
-/// tell of rotary embedding. Returns the width of a head if the tensors of the variant tell it, else 0.
+/// Finds the variant of the blocks in a file whose width is in `config`, and sets it, and mlp_ratio where it depends on
+/// the variant. Rotary embedding has no tensors and cannot be found. Returns the head width if the tensors show it,
+/// else 0.
 int64_t recognise_variant(const ShapeInFile& shape_of, ModelConfig& config);
 int64_t recognise_attention(const ShapeInFile& shape_of, ModelConfig& config);  ///< its part in the attention half
 void recognise_mlp(const ShapeInFile& shape_of, ModelConfig& config);
 
-/// Multiply-adds of q k^T and of the product with v, of one block and a sample's tokens.
+/// Multiply-adds of q k^T and of the product with v, for one block and one sample.
 double attention_macs(const ModelConfig& config, int64_t tokens);
 
-/// The attention half, and the gradients of the block's adaLN modulation, which are complete when it has gone backward.
+/// The attention half. It also computes the gradients of the block's adaLN modulation, which are final after its
+/// backward.
 class AttentionHalf final : public autograd::Node {
  public:
   AttentionHalf(autograd::Tape& tape, const ModelConfig& config, int64_t index, const BlockWeights& weights,

@@ -1,5 +1,5 @@
-// Timestep and label embedders (the reference's TimestepEmbedder, LabelEmbedder and `c = t + y`), with the SiLU that
-// opens every adaLN_modulation taken once for all blocks.
+// Timestep and label embedders (the reference's TimestepEmbedder, LabelEmbedder and `c = t + y`). The SiLU at the
+// beginning of every adaLN_modulation is computed here once for all blocks.
 #pragma once
 #include "ditrain/nn/declarations.hpp"
 
@@ -19,7 +19,8 @@ ConditioningWeights declare_conditioning(const Declarations& model, const ModelC
 
 inline constexpr int64_t kTimestepFrequencies = 256;
 
-/// A number of kMetadata is embedded as 1000 times what it is scaled to, so that its sinusoids turn as those of times.
+/// A scaled number of kMetadata is multiplied by this before its embedding, so that its sinusoids cover the range of
+/// timesteps.
 inline constexpr double kNumberScale = 1000;
 
 /// Math:     cond = silu(embed(t) + label_table[y] + sum_j embed_j(1000 scaled(number j)));

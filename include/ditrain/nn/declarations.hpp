@@ -16,8 +16,8 @@ using autograd::Initial;
 using autograd::ParameterGroup;
 using autograd::ProductRows;
 
-/// How ranks share a layer: each has all of it, or a part of its outputs (of every third for qkv, of either half for
-/// SwiGLU) or of its inputs. A bias is split with the outputs.
+/// How ranks that share a replica split a layer: each rank has all of it, or a part of its outputs (of every third for
+/// qkv, of either half for SwiGLU) or of its inputs. A bias is split with the outputs.
 enum class Cut { kNone, kOutputs, kHalves, kThirds, kInputs };
 
 /// A linear layer, `name`.weight and `name`.bias.
@@ -35,7 +35,7 @@ struct LinearDeclaration {
   std::vector<std::string> diffusers = {};  ///< see Parameter; without .weight and .bias
 };
 
-/// Declares into one module of the model, whose name, here and in files of diffusers, comes before those of layers.
+/// Declares the layers of one module. The module's name, here and in diffusers files, is the prefix of their names.
 class Declarations {
  public:
   Declarations(autograd::ParameterStore& store, const TensorParallel& tensor) : store_(store), tensor_(tensor) {}

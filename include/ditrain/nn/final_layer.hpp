@@ -1,8 +1,7 @@
-// The last layer and unpatchify (the reference's FinalLayer and DiT.unpatchify). With config.patch_overlap a token
-// predicts V pixels of its neighbours too, and predictions of a pixel are added up with weights that fade towards the
-// rim. What is wrong with one token's patch (tokens have no other way to agree on a border than attention) ends in
-// 2 V + 1 steps instead of an edge, and the loss of a border pixel teaches both tokens. The weights only set the scale
-// of rows of `linear`: where training starts from, not a smoothing that it could not undo.
+// The last layer and unpatchify (the reference's FinalLayer and DiT.unpatchify). With config.patch_overlap a token also
+// predicts V pixels of its neighbours, and predictions of a pixel are added with weights that fade towards the rim of a
+// patch. So an error of one token's patch fades out over 2 V + 1 pixels instead of ending in an edge, and the loss of a
+// border pixel trains both tokens. The weights only scale rows of `linear`: training can undo them.
 #pragma once
 #include "ditrain/nn/modulations.hpp"
 #include "ditrain/nn/norm.hpp"

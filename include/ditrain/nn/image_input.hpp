@@ -1,4 +1,4 @@
-// What the first layer of a network reads: the noisy image, and behind its channels those of the condition's image.
+// The input of a network's first layer: the channels of the noisy image, followed by those of the condition's image.
 #pragma once
 #include "ditrain/nn/declarations.hpp"
 
@@ -8,9 +8,9 @@ class ImageInput {
  public:
   ImageInput(autograd::Tape& tape, autograd::Node& node, const ModelConfig& config, const TokenStream& stream);
 
-  /// Joins both in forward. Returns `images()`.
+  /// Joins both images; call it in forward. Returns `images()`.
   const Tensor& join(ops::Context& ctx) const;
-  /// [B, in + condition channels, H, W], as joined last.
+  /// The result of the last join(), [B, in + condition channels, H, W].
   const Tensor& images() const { return (given_ != nullptr ? given_ : noisy)->tensor; }
   const Shape& shape() const { return (given_ != nullptr ? given_ : noisy)->shape; }
 

@@ -1,10 +1,9 @@
-// The FID Inception: the network of 2015-12-05 whose features published FIDs compare, by the names of its port to
-// PyTorch (pt_inception-2015-12-05-6726825d.pth). Inference, outside the tape.
+// The FID Inception: the network of 2015-12-05 whose features published FIDs compare. Its weights have the names of its
+// port to PyTorch (pt_inception-2015-12-05-6726825d.pth). Inference only, outside the tape.
 //
 // Problem:      torchvision's network of the same name has other weights, other pooling and 1,000 classes; its features
 //               give other distances.
-// Difficulties: blocks put their branches side by side; a branch that copied its channels there would touch memory
-//               twice.
+// Difficulties: blocks concatenate the channels of their branches; copying them would pass over memory twice.
 // Abstractions: InceptionPlan (steps of one image and where each result lies, made before anything is computed), views
 //               of channels (ops/conv.hpp), Inception.
 //
@@ -23,7 +22,7 @@
 namespace ditrain::nn {
 
 inline constexpr int64_t kInceptionSide = 299, kInceptionFeatures = 2048, kInceptionClasses = 1008;
-/// What sFID compares: the first channels of the first branch of Mixed_6d, row by row.
+/// The features of sFID: the first channels of the first branch of Mixed_6d, row by row.
 inline constexpr int64_t kInceptionSpatialSide = 17, kInceptionSpatialChannels = 7;
 inline constexpr int64_t kInceptionSpatial = kInceptionSpatialSide * kInceptionSpatialSide * kInceptionSpatialChannels;
 
@@ -36,15 +35,15 @@ std::vector<InceptionWeight> inception_weights();
 
 struct InceptionPlan;  // src/nn/inception_plan.hpp
 
-/// Types:    kF32: weights and activations f32; kBF16: both bf16, sums f32, fc and what goes in and out f32
+/// Types:    kF32: weights and activations f32; kBF16: both bf16, sums f32; fc, inputs and outputs f32
 /// Numerics: BatchNorm (eps 1e-3) is folded into the convolutions in f64. The bits depend neither on the number of
 ///           workers nor on how images are grouped into batches
 class Inception {
  public:
-  /// Values of a weight, row-major in the shape of inception_weights().
+  /// Returns the values of a weight, row-major in the shape of inception_weights().
   using Source = std::function<std::vector<float>(const std::string& name, const Shape& shape)>;
-  /// What a module gives, for comparisons: its name (block0 and block1: the two pools of the stem) and [B,H,W,C] in
-  /// f32.
+  /// Receives the output of a module, for comparisons: its name (block0 and block1: the two pools of the stem) and
+  /// [B,H,W,C] in f32.
   using Observer = std::function<void(const std::string& module, const Tensor& y)>;
   struct Outputs {
     Tensor features;      ///< [B, 2048]

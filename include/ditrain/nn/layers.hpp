@@ -18,15 +18,15 @@ using autograd::Gradients;
 using autograd::KeepPolicy;
 using autograd::Parameter;
 
-/// Takes over from a pass the weight gradients of layers that have one row of x and dy per sample: these rows are fewer
-/// numbers than their product dy^T x. The pass asks once per layer that declares offers_gradient.
+/// Takes over the weight gradients of layers that have one row of x and dy per sample, because these rows are fewer
+/// numbers than the gradient dy^T x. The pass asks once per layer that declares offers_gradient.
 class WeightGradientSink {
  public:
   virtual ~WeightGradientSink() = default;
-  /// Whether it takes over the gradients of w [N, K] and of its bias, for which it has read x [B, K] and dy [B, N]. The
-  /// pass writes nothing to their places then.
-  /// Threads:  an op: work goes through ctx. Several workers may call it at once, each with a context of its own, so
-  ///           the answer depends on w alone
+  /// Reads x [B, K] and dy [B, N] and returns true if it takes over the gradients of w [N, K] and of its bias; the pass
+  /// then writes nothing to their memory.
+  /// Threads:  an op: work goes through ctx. Several workers may call it at once, each with its own context, so the
+  ///           answer must depend on w alone
   virtual bool take(ops::Context& ctx, const Parameter& w, const Tensor& x, const Tensor& dy,
                     Gradients gradients) const = 0;
 };
@@ -60,24 +60,24 @@ struct LinearWeights {
 using Samples = parallel::Range;
 inline Tensor of(const ActivationRef& a, const Samples& s) { return a->tensor.rows(s.begin, s.end); }
 
-/// What the caller says of the samples of a pass, beside their noisy pixels.
+/// Inputs of a pass beside the noisy pixels.
 struct PassInputs {
   explicit PassInputs(int64_t batch) : t(size_t(batch)), conditions(size_t(batch)) {}
   std::vector<double> t;              ///< [B], as Process::model_time gives it
   std::vector<Condition> conditions;  ///< [B]; a dropped label is the null class; parts that the model lacks are unused
-  /// By route [B, K]: the tokens of each sample that do not take it, as draw_kept draws them. At first the first ones.
+  /// Per route, [B, K]: the tokens of each sample that stay, as draw_kept draws them. Initially the first K tokens.
   std::vector<std::vector<int64_t>> kept = {};
 };
 
 /// Tensors that every block reads or passes on.
 struct TokenStream {
   int64_t batch = 0;
-  int64_t tokens = 0;  ///< T of each sample; on a route, those that do not take it
-  int64_t route = -1;  ///< its number, on a route (nn/routing.hpp)
+  int64_t tokens = 0;  ///< T per sample; within a route, the tokens that stay
+  int64_t route = -1;  ///< number of the route (nn/routing.hpp); -1: outside of routes
   std::shared_ptr<PassInputs> inputs;
   DType activations = DType::kF32;                 ///< type of stored activations; the residual stream itself is f32
-  KeepPolicy keep_cheap = KeepPolicy::kRecompute;  ///< for what one pass over memory recomputes
-  KeepPolicy keep_costly = KeepPolicy::kKeep;      ///< for what takes GEMMs or attention
+  KeepPolicy keep_cheap = KeepPolicy::kRecompute;  ///< for tensors that one pass over memory recomputes
+  KeepPolicy keep_costly = KeepPolicy::kKeep;      ///< for tensors that need GEMMs or attention
   ActivationRef cond_BC;                           ///< silu(t_emb + y_emb), input of every adaLN
   ActivationRef dcond_BC;  ///< its gradient: overwritten by the final layer, added to by every block
   ActivationRef dx_BTC;    ///< gradient of the residual stream, turned from output to input by each half-layer
@@ -86,7 +86,7 @@ struct TokenStream {
   ActivationRef partial_BTC;  ///< f32 addends of a sum over ranks whose result is bf16; else none
   /// Type of the gradient of a half-layer's normalised input; ranks sum it in f32.
   DType input_gradient() const { return tensor.alone() ? activations : DType::kF32; }
-  /// Which of the image's tokens those of these samples are, [B, T]; null: all, in their order.
+  /// The places in the image of these samples' tokens, [B, T]; null: all tokens, in order.
   const int64_t* places(const Samples& s) const {
     return route < 0 ? nullptr : inputs->kept[size_t(route)].data() + s.begin * tokens;
   }

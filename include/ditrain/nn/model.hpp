@@ -1,7 +1,7 @@
-// A network that removes noise, behind one interface. Programs, plans, training and sampling know Model and ModelPass
-// and nothing of the architecture that model.kind names. An architecture is a Network: one file, with a row in
-// src/nn/models.cpp. It declares its parameters (declarations.hpp), records its nodes on a tape and counts its work;
-// memory plans, tiers, gradients, checkpoints and exports follow from that.
+// The denoising network behind one interface. Programs, plans, training and sampling use Model and ModelPass, and do
+// not depend on the architecture (model.kind). An architecture is a Network: one file, with a row in src/nn/models.cpp.
+// It declares its parameters (declarations.hpp), records its nodes on a tape and counts its work; memory plans, tiers,
+// gradients, checkpoints and exports follow from that.
 //
 //   Model model(config);
 //   model.parameters().allocate(ParameterStore::For::kTraining);
@@ -28,16 +28,16 @@ struct PassOptions {
   /// Is offered the gradients of layers with one row per sample (adaLN); must outlive the pass.
   const WeightGradientSink* sink = nullptr;
   std::vector<Recompute> recompute_of_blocks = {};  ///< instead of `recompute`; empty: the same for all
-  /// Inference only, of a model that has_modulations: the pass embeds no times, labels and numbers,
-  /// ModelPass::modulate gives it the modulations of a table.
+  /// Inference only, for a model that has_modulations(): the pass embeds no times, labels and numbers;
+  /// ModelPass::modulate gives it the modulations of a table instead.
   bool given_modulations = false;
-  Routes routes = {};  ///< of tokens past blocks; ModelPass::kept says which tokens stay
-  /// Training only: backward adds the gradient of this loss of each sample, and leaves ModelPass::cosines.
+  Routes routes = {};  ///< routes of tokens around blocks; ModelPass::kept says which tokens stay
+  /// Training only: backward adds the gradient of this loss, and sets ModelPass::cosines.
   std::optional<LayerSync> layer_sync = {};
 };
 
-/// Values that the GEMMs of one block read in a forward pass: weights, and inputs per image. What is computed for all
-/// blocks at once does not count.
+/// Numbers of values that the GEMMs of one block read in a forward pass: weights, and inputs per image. GEMMs that are
+/// computed for all blocks at once do not count.
 struct ProductReads {
   double weights = 0, inputs = 0;
 };
@@ -46,7 +46,7 @@ struct ProductReads {
 struct PassRecord {
   autograd::Tape& tape;
   const PassOptions& options;
-  TokenStream stream;  ///< batch, inputs, types, ranks and sink are set; what blocks keep: see keep_of_block
+  TokenStream stream;  ///< batch, inputs, types, ranks and sink are set; keep_of_block sets the keep policies
   // What the network fills in.
   ActivationRef image = {};                     ///< [B, in, H, W], input
   ActivationRef dimage = {};                    ///< its gradient, if options.want_input_gradient
@@ -58,7 +58,7 @@ struct PassRecord {
   void keep_of_block(int64_t block);
 };
 
-/// An architecture. It has declared its parameters when it is made.
+/// An architecture. Its constructor declares its parameters.
 class Network {
  public:
   virtual ~Network() = default;
@@ -74,15 +74,15 @@ class Network {
   virtual double forward_macs(const Routes& routes) const = 0;
   virtual ProductReads block_reads() const = 0;
 
-  /// What depends on times and conditions alone: tensors [B, ...] that a ModulationTable computes for many steps of a
-  /// sampler at once. A network may have none.
+  /// Modulations are tensors [B, ...] that depend on times and conditions alone; a ModulationTable computes them for
+  /// many steps of a sampler at once. A network may have none.
   virtual bool has_modulations() const { return false; }
   virtual std::vector<ActivationRef> record_modulations(autograd::Tape&, TokenStream&) const { return {}; }
 };
 
 class Model {
  public:
-  /// Lays out the parameters, or those of one of the ranks that share them; allocates nothing.
+  /// Lays out the parameters, or one rank's part of them if ranks share the model; allocates nothing.
   /// Errors: InputError if the sizes do not fit together; LogicFault if heads or MLP width do not divide over the ranks
   explicit Model(const ModelConfig& config, const TensorParallel& tensor = {});
 
@@ -109,12 +109,13 @@ void initialise(Model& model, uint64_t seed);
 double forward_macs(const ModelConfig& config, const Routes& routes = {});
 ProductReads block_reads(const ModelConfig& config);
 
-/// The modulations of a model for pairs of a time and a condition, in rows: computed for many steps of a sampler at
-/// once, as they depend on nothing else. DiT: shifts, scales and gates, which read the weights of a third of the model.
+/// The modulations of a model for pairs of a time and a condition, one pair per row, computed for many steps of a
+/// sampler at once, because they depend on nothing else. For DiT they are shifts, scales and gates, whose weights are a
+/// third of the model.
 /// Numerics: a row is bit-identical to what a pass with this time, label and numbers computes
 class ModulationTable {
  public:
-  /// Allocates nothing. The model has to outlive the table. Errors: LogicFault unless it has_modulations
+  /// Allocates nothing. The model must outlive the table. Errors: LogicFault unless the model has_modulations()
   ModulationTable(Model& model, int64_t rows);
   size_t bytes() const { return tape_.temporary_bytes(); }
   void allocate() { tape_.allocate(); }
@@ -133,8 +134,8 @@ class ModulationTable {
 /// A tape of the model for one batch size, which a training step or a sampler replays.
 class ModelPass {
  public:
-  /// Declares all activations; allocates nothing, so that the memory plan can be read first. Ranks that share a model
-  /// all run the pass, each with one cluster of workers.
+  /// Declares all activations; allocates nothing, so that the memory plan can be read first. If ranks share a model,
+  /// all of them run the pass, each with one cluster of workers.
   ModelPass(Model& model, int64_t batch, autograd::Mode mode, const PassOptions& options = {});
   void allocate(StorageSource* kept = nullptr) { tape_.allocate(memory::system_memory(), kept); }
 
@@ -143,15 +144,15 @@ class ModelPass {
   std::vector<double>& t() const { return inputs_->t; }                            ///< [B], input
   std::vector<Condition>& conditions() const { return inputs_->conditions; }       ///< [B], input: see PassInputs
   std::vector<int64_t>& kept(size_t route) const { return inputs_->kept[route]; }  ///< [B, K], input: see PassInputs
-  /// Draws those of one sample for all routes.
+  /// Draws, for one sample and all routes, the tokens that stay.
   void draw_kept(int64_t sample, const RandomKey& key);
   Tensor out() const { return out_->tensor; }                       ///< [B, O, H, W]
   Tensor dout() const { return dout_->tensor; }                     ///< [B, O, H, W], input of backward
   Tensor dimage() const { return dimage_->tensor; }                 ///< only if options.want_input_gradient
-  const std::vector<double>& cosines() const { return *cosines_; }  ///< [B, T], of options.layer_sync
+  const std::vector<double>& cosines() const { return *cosines_; }  ///< [B, T], for options.layer_sync
 
-  /// Takes the modulations of each sample from a row of the table [B]; only if options.given_modulations. Forward reads
-  /// them then instead of t(), labels and numbers.
+  /// Copies the modulations of each sample from its row of the table; row_of_sample [B]. Only with
+  /// options.given_modulations. Forward then reads them instead of t(), labels and numbers.
   void modulate(ops::Context& ctx, const ModulationTable& table, const std::vector<int64_t>& row_of_sample);
   void forward(ops::Context& ctx);
   void backward(ops::Context& ctx, autograd::Gradients gradients = autograd::Gradients::kAdd) {

@@ -30,14 +30,14 @@ enum class Mlp { kGelu, kSwiglu };
 inline constexpr Word<Mlp> kMlps[] = {{"gelu", Mlp::kGelu}, {"swiglu", Mlp::kSwiglu}};
 constexpr std::span<const Word<Mlp>> words_of(Mlp) { return kMlps; }
 
-/// How tokens know their place (model.position): a table added to their embeddings, or rotary embedding of queries and
-/// keys instead.
+/// How positions of tokens enter the model (model.position): a table added to the embeddings, or rotary embedding
+/// (RoPE) of queries and keys.
 enum class Position { kSincos, kRope };
 inline constexpr Word<Position> kPositions[] = {{"sincos", Position::kSincos}, {"rope", Position::kRope}};
 constexpr std::span<const Word<Position>> words_of(Position) { return kPositions; }
 
-/// Stands in num_classes for model.num_classes: auto. A run replaces it by the classes of the data before it builds a
-/// model.
+/// Value of num_classes for model.num_classes: auto. A run replaces it by the number of classes of the data before it
+/// builds a model.
 inline constexpr int64_t kClassesOfData = -1;
 
 struct ModelConfig {
@@ -45,7 +45,7 @@ struct ModelConfig {
   std::string name = "DiT-S/2";  ///< one of model_names(kind), or "custom" for the sizes given below
   int64_t input_height = 32, input_width = 32;
   int64_t in_channels = 4;
-  int64_t condition_channels = 0;  ///< of an image that is given beside the noisy one and not predicted
+  int64_t condition_channels = 0;  ///< channels of an image that conditions the model; not predicted
   int64_t patch_size = 2;
   int64_t patch_overlap = 0;     ///< pixels of the neighbours on every side of a patch, read and predicted with it
   int64_t patch_bottleneck = 0;  ///< width between the two linear maps of the patch embedding; 0: one map
@@ -56,7 +56,8 @@ struct ModelConfig {
   int64_t num_classes = 1000;              ///< 0: no labels, no label table
   double class_dropout = 0.1;              ///< share of labels replaced by the null class in training
   std::vector<std::string> metadata = {};  ///< numbers of kMetadata that condition the model
-  /// Share of the samples that lose all numbers in training; of the others each number is lost with it too.
+  /// In training: the share of samples that drop all numbers, and, of the other samples, the chance that each number is
+  /// dropped.
   double metadata_drop = 0.1;
   bool learn_sigma = true;  ///< 2C output channels: prediction and variance
   QkNorm qk_norm = QkNorm::kNone;
@@ -69,8 +70,8 @@ struct ModelConfig {
   int64_t tokens() const { return grid_height() * grid_width(); }
   int64_t patch_side() const { return patch_size + 2 * patch_overlap; }  ///< of the pixels that a token reads
   int64_t out_channels() const { return learn_sigma ? 2 * in_channels : in_channels; }
-  /// Columns between the two layers of the MLP. SwiGLU has three matrices of two thirds as many, so that it takes as
-  /// many multiply-adds (LightningDiT's int(2/3 * int(width * ratio))).
+  /// Columns between the two layers of the MLP. SwiGLU has three matrices instead of two, with two thirds of the
+  /// columns, hence equally many multiply-adds (LightningDiT's int(2/3 * int(width * ratio))).
   int64_t mlp_size() const {
     const auto gelu = int64_t(double(hidden_size) * mlp_ratio);
     return mlp == Mlp::kSwiglu ? int64_t(2.0 / 3.0 * double(gelu)) : gelu;

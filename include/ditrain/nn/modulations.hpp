@@ -1,8 +1,8 @@
 // Shifts, scales and gates of a block or of the final layer: the reference's `self.adaLN_modulation(c)`, a linear layer
 // on silu(c); `.chunk(6)` and `.chunk(2)` are ops::Chunk over a row of the result. These GEMMs have one row per sample
-// and the weights of a third of the model, so that memory bandwidth limits them: each is a node of its own, and all run
+// and the weights of a third of the model, so memory bandwidth limits them: each is a node of its own, and all run
 // before the first block, where the whole team shares their columns. The attention halves and the final layer compute
-// their gradients, so that each is final early: the weights count as parameters of those nodes.
+// their gradients, so that each becomes final early; the weights count as parameters of those nodes.
 #pragma once
 #include "ditrain/nn/declarations.hpp"
 

@@ -1,8 +1,8 @@
 // The norms before attention, MLP and final layer, each joined with the adaLN modulation behind it:
 //   model.norm: layer   LayerNorm without parameters (the reference)
 //   model.norm: rms     RMSNorm with a weight, in the blocks and in the final layer, as LightningDiT has it
-// A norm is one more pass over x for its statistics; the product behind it applies norm and modulation while it packs
-// x, or, if nothing is recomputed, one pass writes the result.
+// A norm makes one pass over x for its statistics; the next GEMM applies norm and modulation while it packs x or, if
+// nothing is recomputed, one more pass writes the result.
 #pragma once
 #include "ditrain/nn/declarations.hpp"
 #include "ditrain/ops/elementwise.hpp"
@@ -11,7 +11,7 @@ namespace ditrain::nn {
 
 struct NormWeights {
   Parameter* w = nullptr;  ///< [C]; null: none
-  /// In the order of an arena: before what the norm's node has besides.
+  /// The node's parameters in the order of the arena: the norm's weight, then `others`.
   std::vector<Parameter*> with(std::vector<Parameter*> others) const;
 };
 NormWeights declare_norm(const Declarations& module, const std::string& name, const ModelConfig& config);
@@ -20,7 +20,8 @@ NormWeights declare_norm(const Declarations& module, const std::string& name, co
 class ModulatedNorm {
  public:
   ModulatedNorm() = default;
-  /// Declares what the node keeps of it: "mean" and "rstd" + suffix, and the result, "h" + suffix, if `keeps_output`.
+  /// Declares the tensors that the node keeps for it: "mean" and "rstd" + suffix and, if `keeps_output`, the result,
+  /// "h" + suffix.
   ModulatedNorm(autograd::Tape& tape, autograd::Node& node, const std::string& suffix, const ModelConfig& config,
                 const NormWeights& weights, const TokenStream& stream, KeepPolicy statistics, bool keeps_output);
   bool keeps_output() const { return h_BTC_ != nullptr; }
@@ -32,7 +33,8 @@ class ModulatedNorm {
   /// dx is added to; dshift and dscale are overwritten, dscale for finish_gradients.
   void backward(ops::Context& ctx, const Tensor& x, const ops::Chunk& shift, const ops::Chunk& scale, const Tensor& dy,
                 const Tensor& dx, const ops::Chunk& dshift, const ops::Chunk& dscale, const Samples& s) const;
-  /// Once all samples have gone backward: the gradient of the weight, and dscale as the modulation takes it.
+  /// Call after backward of all samples: computes the gradient of the weight, and converts dscale to the gradient by
+  /// the modulation.
   void finish_gradients(ops::Context& ctx, const ops::Chunk& scale, const ops::Chunk& dscale,
                         Gradients gradients) const;
 

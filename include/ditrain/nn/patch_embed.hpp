@@ -32,7 +32,8 @@ class PatchEmbed final : public autograd::Node {
   void backward(ops::Context& ctx, Gradients gradients) override;
 
   const ActivationRef& image() const { return input_.noisy; }
-  /// Its gradient (with condition channels: of both), written by backward if `want_input_gradient` was called.
+  /// Gradient of the image (with condition channels, of both images), written by backward if `want_input_gradient` was
+  /// called.
   ActivationRef dimage;
   void want_input_gradient(autograd::Tape& tape);
 
@@ -43,8 +44,8 @@ class PatchEmbed final : public autograd::Node {
   PatchEmbedWeights weights_;
   TokenStream stream_;
   ImageInput input_;
-  ActivationRef rows_, drows_;              // [B, T, channels K K]; rows_: of patches that overlap
-  ActivationRef narrow_BTN_, dnarrow_BTN_;  // of a bottleneck
+  ActivationRef rows_, drows_;              // [B, T, channels K K]; rows_: for patches that overlap
+  ActivationRef narrow_BTN_, dnarrow_BTN_;  // for a bottleneck
   ActivationRef x_BTC_;
 };
 

@@ -7,9 +7,9 @@
 namespace ditrain::nn {
 
 /// What the blocks recompute in backward instead of storing it; results are bit-identical.
-///   kNone       nothing                                            about 18 B T C values kept per block
-///   kSelective  what one pass over memory computes: normalised inputs, GELU, x between halves      11
-///   kBlock      all but the block's input and modulation: its forward runs again, 1/3 more work     1
+///   kNone       nothing; stores about 18 B T C values per block
+///   kSelective  tensors that one pass over memory computes: normalised inputs, GELU, x between halves; stores 11 B T C
+///   kBlock      everything from the block's input and modulation: forward runs again, 1/3 more work; stores 1 B T C
 enum class Recompute { kNone, kSelective, kBlock };
 inline constexpr Word<Recompute> kRecomputes[] = {
     {"none", Recompute::kNone}, {"selective", Recompute::kSelective}, {"block", Recompute::kBlock}};

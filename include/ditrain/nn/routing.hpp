@@ -1,6 +1,6 @@
-// Token routing (TREAD, Krause et al., arXiv 2501.04765): in training a random share of each sample's tokens leaves
-// before one block and comes back, unchanged, behind another. The blocks between them see, keep and compute the other
-// tokens alone, in all of forward and backward; positions stay with the tokens. Sampling uses all tokens.
+// Token routing (TREAD, Krause et al., arXiv 2501.04765): in training a random share of each sample's tokens skips some
+// consecutive blocks and comes back unchanged behind them. These blocks compute and store only the other tokens, in
+// forward and backward; positions stay with the tokens. Sampling uses all tokens.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -10,14 +10,14 @@
 
 namespace ditrain::nn {
 
-/// A way past blocks `from` to `to`, both included and counted from 0.
+/// A route around blocks `from` to `to`, both included and counted from 0.
 struct Route {
-  double ratio = 0.5;  ///< share of the tokens that takes it
+  double ratio = 0.5;  ///< share of the tokens that takes the route
   int64_t from = 0, to = 0;
-  /// Of `tokens`, those that go through the blocks: tokens - floor(tokens ratio).
+  /// Number of tokens, out of `tokens`, that go through the blocks: tokens - floor(tokens ratio).
   int64_t kept(int64_t tokens) const;
 };
-/// In the order of their blocks; no block belongs to two. Empty: all tokens go through all blocks.
+/// Routes in the order of their blocks; no block belongs to two. Empty: all tokens go through all blocks.
 using Routes = std::vector<Route>;
 
 /// How many of the tokens go through a block.
@@ -27,8 +27,9 @@ int64_t tokens_of_block(const Routes& routes, const ModelConfig& config, int64_t
 ///           models without routes
 void validate(const Routes& routes, const ModelConfig& config);
 
-/// Draws the tokens that stay on a route, for one sample: every set of route.kept(tokens) is as likely as any other.
-/// Math:     numbers first to first + tokens - 1 of the key are used
+/// Draws, for one sample, the tokens that do not take the route: every set of route.kept(tokens) tokens is equally
+/// likely.
+/// Math:     uses numbers first to first + tokens - 1 of the key
 /// Shapes:   kept [route.kept(tokens)], ascending
 void draw_kept(const Route& route, int64_t tokens, const RandomKey& key, uint64_t first, int64_t* kept);
 

@@ -11,7 +11,7 @@
 
 namespace ditrain::nn {
 
-/// One rank among those that share a replica; alone it has all of it.
+/// This rank's place among the ranks that share a replica; size 1: it has the whole replica.
 struct TensorParallel {
   int rank = 0, size = 1;
   /// data[i] becomes the sum over the ranks for i < n, bit-identical on each; not called on a single rank. Called by

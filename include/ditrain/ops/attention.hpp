@@ -1,5 +1,5 @@
-// Multi-head self-attention on the fused projection. Legend: B batch, T tokens, H heads, D head width. Workers share
-// out the B H heads of a batch; with fewer heads than workers, forward cuts the queries of each head as well.
+// Multi-head self-attention on the fused qkv projection. Legend: B batch, T tokens, H heads, D head width. The B H
+// heads of a batch are split over workers; with fewer heads than workers, forward also splits the queries of each head.
 #pragma once
 #include <vector>
 
@@ -7,22 +7,22 @@
 
 namespace ditrain::ops {
 
-/// Scales and shifts of queries and keys that are normalised over the width of a head, before the attention; one set
-/// for all heads. f32 [D]; without weights: no normalisation; without biases: RMSNorm with eps 1e-6, else LayerNorm
-/// with eps 1e-5, as the public models have them.
+/// Normalisation of queries and keys over the width of a head, before the attention: scales and shifts, f32 [D], one
+/// set for all heads. Without weights there is no normalisation; without biases it is RMSNorm with eps 1e-6, else
+/// LayerNorm with eps 1e-5, as in the public models.
 struct HeadNorm {
   Tensor q_weight = {}, q_bias = {}, k_weight = {}, k_bias = {};
   bool exists() const { return q_weight.defined(); }
-  /// The terms that there are, in this order.
+  /// The defined terms, in this order.
   std::vector<Tensor> terms() const;
 };
 
-/// 2-D rotary embedding of queries and keys, after their norm, as LightningDiT has it. Of a head of width D, which 4
-/// divides, the pairs of neighbours (2j, 2j+1) of the first half are turned by row f_j and those of the second half by
+/// 2-D rotary embedding (RoPE) of queries and keys, after their norm, as in LightningDiT. D must be a multiple of 4. In
+/// the first half of a head the pairs of neighbours (2j, 2j+1) are rotated by the angle row f_j, in the second half by
 /// column f_j, with f_j = 10000^(-4j / D): (a, b) becomes (a cos - b sin, b cos + a sin). Tokens go row by row.
 struct Rotation {
   int64_t grid_height = 0, grid_width = 0;  ///< 0: no rotation
-  /// [B, T]: which token of the grid each one is; null: they are all of the grid, in its order.
+  /// [B, T]: the place of each token in the grid; null: the tokens are the whole grid, in order.
   const int64_t* places = nullptr;
   bool exists() const { return grid_height > 0; }
 };
@@ -44,7 +44,7 @@ void attention_backward(Context& ctx, const Tensor& qkv, int64_t num_heads, cons
 
 /// sums [terms, D] = sum of dterms over samples and heads, in their order.
 void sum_over_heads(Context& ctx, const Tensor& dterms, const Tensor& sums);
-/// The rows of sums become the gradients of norm.terms(), or are added to them. Not inside a job.
+/// Writes the rows of `sums` to the gradients of norm.terms(), or adds them. Do not call it inside a job.
 void set_gradients(Context& ctx, const Tensor& sums, const HeadNorm& gradients, bool accumulate);
 
 }  // namespace ditrain::ops

@@ -6,11 +6,11 @@
 
 namespace ditrain::ops {
 
-/// Tells tensors apart that differ in any bit: any single changed element changes it for certain, other changes with a
-/// chance of 2^-64 to miss them. No defence against intent.
-/// Numerics: depends on the bytes, their order and, of an arena in parts, on how it is cut, not on the number of
-///           workers; -0 and 0 differ
-/// Threads:  blocks of constant size, shared out to the workers
+/// A 64-bit checksum. A single changed element always changes it; other changes are missed with probability 2^-64. It
+/// is not secure against forgery.
+/// Numerics: depends on the bytes, their order and, for an arena in parts, on the parts, not on the number of workers;
+///           -0 and 0 differ
+/// Threads:  workers share blocks of constant size
 uint64_t checksum(Context& ctx, const Tensor& x);
 
 }  // namespace ditrain::ops

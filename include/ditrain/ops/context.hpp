@@ -1,11 +1,12 @@
-// What every op gets: the workers that compute and scratch memory of each. Ops check shapes, hold the tensors' memory
-// while kernels run, and cut the work over the workers; whatever the cut, the bits of the result are the same.
+// The context that every op gets: the workers that compute, and their scratch memory. Ops check shapes, pin the
+// tensors' memory while kernels run, and split the work over the workers; results are bit-identical for any split.
 //
-// The thread that drives the ops has a context of the whole team: each job goes to all workers, who meet at its end.
-// over_samples gives every cluster of the team some samples of a batch and a context of its own for them: each of its
-// workers then calls the same ops, takes its share of their jobs, and meets the others of its cluster only.
-// without_barriers gives every worker a context of its own for jobs that need nothing of each other: workers do not
-// meet between them.
+// The thread that drives the ops has a context of the whole team: each job goes to all workers, with a barrier at its
+// end. over_samples gives every cluster of the team some samples of a batch: each of its workers calls the same ops
+// with a context of its own, takes its share of their jobs, and has barriers with the workers of its cluster only.
+// without_barriers gives every worker a context of its own for independent jobs, without barriers between them.
+//
+//   ctx.for_range(n, 64, [&](int64_t begin, int64_t end, const parallel::Worker&) { scale(x + begin, end - begin); });
 #pragma once
 #include <array>
 #include <memory>
@@ -22,42 +23,44 @@ namespace ditrain::ops {
 
 enum class GemmBackend { kOwn, kReference };
 
-/// What computes the matrix products (GEMM), and whether the work around them is done inside them.
+/// Which code computes the matrix products (GEMM), and whether the work around them is fused into them.
 struct GemmSettings {
   GemmBackend backend = GemmBackend::kOwn;
-  bool fuse = true;  ///< false, or not kOwn: normalisation and epilogues are passes of their own
+  bool fuse = true;  ///< false, or not kOwn: normalisation and epilogues are separate passes
   bool fused() const { return fuse && backend == GemmBackend::kOwn; }
 };
 
-/// What a job of the team is, for the account of time.
+/// The kind of a job, for the account of time.
 enum class WorkKind { kElementwise, kProduct, kAttention, kOptimizer };
 
-/// Seconds of worker 0, the thread that calls the ops. What neither covers (hooks, serial code between the jobs) is the
-/// rest of the wall time.
+/// Seconds of worker 0, the thread that calls the ops. The rest of the wall time is in neither (hooks, serial code
+/// between jobs).
 struct WorkTimes {
-  /// By WorkKind: starting a job and its own share of it, barriers inside the job included. What is fused into a
-  /// product or the like counts as that.
+  /// By WorkKind: starting jobs and computing its own share of them, including barriers inside a job. Work that is
+  /// fused into a GEMM or attention counts there.
   std::array<double, 4> working_s{};
-  /// From the end of its share until every worker is done: uneven shares, and workers that were interrupted.
+  /// From the end of its own share until every worker is done: uneven shares, and workers that were interrupted.
   double waiting_s = 0;
   double operator[](WorkKind kind) const { return working_s[size_t(kind)]; }
 };
 
-/// How the forward pass and the data gradients of a batch are shared out to the clusters of a team. Gradients of
-/// weights are always cut by rows of the weight.
-///   kSamples   whole samples where every cluster gets as many, so that nothing is exchanged within a layer; else rows
+/// How the forward pass and the data gradients of a batch are split over the clusters of a team. Gradients of weights
+/// are always split by rows of the weight.
+///   kSamples   whole samples if every cluster gets equally many, so that clusters exchange nothing within a layer;
+///              else rows
 ///   kN         columns of every product and attention heads: the paper's Figure 6
 enum class Cut { kSamples, kN };
 
-/// How often workers met.
+/// Numbers of barriers.
 struct Meetings {
-  int64_t of_team = 0;     ///< ends of jobs of the whole team, and barriers inside them
-  int64_t of_cluster = 0;  ///< the same of the first cluster
+  int64_t of_team = 0;     ///< barriers of the whole team: ends of jobs, and barriers inside them
+  int64_t of_cluster = 0;  ///< the same for the first cluster
 };
 
-/// Scratch that several workers share, by what lies in it. The ops take turns: nothing outlives the op that asked.
+/// Slots of scratch memory that several workers share, by content. Ops take turns: contents do not outlive the op that
+/// asked.
 enum class Workspace {
-  kOperandA,  ///< of a product in passes: normalised, gathered or rounded
+  kOperandA,  ///< operand of a product without fusion: normalised, gathered or rounded
   kOperandB,
   kShared,     ///< b as a packing group packs it; sums of blocks of rows
   kOptimizer,  ///< of an update, which calls products
@@ -99,7 +102,7 @@ class Context {
   Context& operator=(const Context&) = delete;
 
   parallel::Team& team() const { return shared_->team; }
-  /// Workers that take part in a job; what f is told of itself counts among these.
+  /// Number of workers that take part in a job; the worker numbers that f receives count among these.
   int num_workers() const { return mine_ && !without_barriers_ ? mine_->workers_in_cluster : team().num_workers(); }
 
   /// Scratch of this worker, 64-byte aligned, valid until its next call; contents undefined.
@@ -114,8 +117,8 @@ class Context {
 
   GemmSettings& gemm_settings;  ///< one for the team and its clusters
 
-  /// One job: f(worker) on every worker. All work of the ops goes through here, so that it is accounted for (three
-  /// looks at the clock per job, some 0.1 us).
+  /// Runs one job: f(worker) on every worker. All work of the ops goes through here, so that its time is counted (three
+  /// readings of the clock per job, some 0.1 us).
   template <class F>
   void run(WorkKind kind, const F& f) {
     if (shared_->dry) return;
@@ -140,13 +143,14 @@ class Context {
     shared_->times.waiting_s += now_s() - done;
   }
 
-  /// Waits for the other workers of a job; only inside one.
+  /// Waits for the other workers of a job; call it only inside a job.
   void barrier(const parallel::Worker& w);
-  /// The same for the workers of its cluster.
+  /// The same for the workers of w's cluster.
   void cluster_barrier(const parallel::Worker& w) { meet(mine_ ? *mine_ : w); }
 
-  /// f(context, samples) for all samples [0, batch): once with this context, or, with Cut::kSamples, by every worker
-  /// for the samples of its cluster. f calls ops on those samples only, and nothing that other clusters write.
+  /// Calls f(context, samples) for all samples [0, batch): once with this context or, with Cut::kSamples, by every
+  /// worker for the samples of its cluster. f may call ops on those samples only, and may not use data that other
+  /// clusters write.
   template <class F>
   void over_samples(int64_t batch, const F& f) {
     if (!samples_are_cut(batch)) return f(*this, parallel::Range{0, batch});
@@ -155,19 +159,19 @@ class Context {
     });
   }
 
-  /// f(context): ops of which none needs what another one writes, and of which each is a single job, done by every
-  /// worker one after the other; all meet at the end. Products are single jobs if they are fused; if not, f is called
-  /// once with this context.
+  /// Calls f(context) on every worker, with one barrier at the end. The ops in f must be independent of each other, and
+  /// each must be a single job. GEMMs are single jobs if they are fused; if they are not, f is called once with this
+  /// context.
   template <class F>
   void without_barriers(const F& f) {
     if (mine_ || !gemm_settings.fused()) return f(*this);
     run_as_workers([&](const parallel::Worker& w) { f(*shared_->without_barriers[size_t(w.worker)]); });
   }
-  /// Whether this is the first worker's among the contexts in which f runs at the same time.
+  /// Whether this context belongs to the first of the workers that run f at the same time.
   bool leads() const { return !mine_ || mine_->worker == 0; }
-  /// The same among those of its cluster.
+  /// Whether it belongs to the first worker of its cluster.
   bool leads_cluster() const { return !mine_ || mine_->worker_in_cluster == 0; }
-  /// The cluster whose samples f of over_samples has; 0 where it has all.
+  /// In f of over_samples: the cluster that has these samples; 0 if f has all samples.
   int cluster() const { return mine_ ? mine_->cluster : 0; }
   /// Waits for the other workers of the cluster, in f of over_samples.
   void meet_cluster() {
@@ -175,17 +179,17 @@ class Context {
   }
   /// How many clusters over_samples calls f on at the same time.
   int clusters_over_samples(int64_t batch) const { return samples_are_cut(batch) ? team().num_clusters() : 1; }
-  /// Whether jobs follow each other without a meeting.
+  /// Whether jobs follow each other without a barrier.
   bool runs_without_barriers() const { return without_barriers_; }
 
   void set_cut(Cut cut) { shared_->cut = cut; }
-  /// Dry: ops check and hold their tensors and do nothing more; memory is neither read nor written.
+  /// Dry: ops only check and pin their tensors; they read and write no memory.
   void set_dry(bool dry) { shared_->dry = dry; }
   Cut cut() const { return shared_->cut; }
   /// Whether columns and heads go to clusters before they go to workers.
   bool cuts_columns() const { return (!mine_ || without_barriers_) && shared_->cut == Cut::kN; }
 
-  /// f(begin, end, worker) on each worker's part of [0, n), cut at multiples of `grain`.
+  /// Calls f(begin, end, worker) on each worker's part of [0, n), split at multiples of `grain`.
   template <class F>
   void for_range(WorkKind kind, int64_t n, int64_t grain, const F& f) {
     run(kind, [&](const parallel::Worker& w) {
@@ -198,7 +202,7 @@ class Context {
     for_range(WorkKind::kElementwise, n, grain, f);
   }
 
-  /// Work that the calling thread does without the team.
+  /// Runs f on the calling thread alone, and counts its time.
   template <class F>
   void run_alone(WorkKind kind, const F& f) {
     if (shared_->dry) return;

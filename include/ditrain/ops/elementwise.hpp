@@ -7,7 +7,7 @@ namespace ditrain::ops {
 
 inline constexpr float kLayerNormEps = 1e-6f;  // every LayerNorm of the reference DiT; LightningDiT's RMSNorm
 
-/// LayerNorm, or RMSNorm: without the mean, which is 0 then.
+/// LayerNorm, or RMSNorm, which has no mean (0 is written for it).
 enum class NormKind { kLayer, kRms };
 
 /// Column block `index` of a conditioning tensor [B, n C]: the shift, scale or gate of one place in a block.
@@ -18,7 +18,7 @@ struct Chunk {
 /// Errors: ShapeError if chunk is not one of [B, n C]
 void expect_chunk(const char* op, const Chunk& chunk, int64_t B, int64_t C);
 
-/// What modulate(LayerNorm(x)) needs besides x.
+/// The operands of modulate(LayerNorm(x)) besides x.
 struct NormTerms {
   Tensor mean, rstd;  ///< [B, T]
   Chunk shift, scale;
@@ -27,7 +27,7 @@ struct NormTerms {
 void gelu_forward(Context& ctx, const Tensor& x, const Tensor& y);  ///< tanh GELU; y may be x
 /// Grads: dx = dy gelu'(x), overwritten; dx may be dy or x
 void gelu_backward(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dx);
-void gelu_erf_forward(Context& ctx, const Tensor& x, const Tensor& y);  ///< the GELU itself; y may be x
+void gelu_erf_forward(Context& ctx, const Tensor& x, const Tensor& y);  ///< exact GELU; y may be x
 /// Grads: dx = dy gelu'(x), overwritten; dx may be dy or x
 void gelu_erf_backward(Context& ctx, const Tensor& x, const Tensor& dy, const Tensor& dx);
 void silu_forward(Context& ctx, const Tensor& x, const Tensor& y);  ///< y may be x
@@ -40,7 +40,7 @@ void to_bf16(Context& ctx, const Tensor& x, const Tensor& y);  ///< y = x rounde
 void layer_norm_modulate_forward(Context& ctx, const Tensor& x, const Chunk& shift, const Chunk& scale, const Tensor& y,
                                  const Tensor& mean, const Tensor& rstd, NormKind kind = NormKind::kLayer,
                                  float eps = kLayerNormEps);
-/// mean and rstd alone, bit-identical.
+/// Computes mean and rstd only, bit-identical to layer_norm_modulate_forward.
 void layer_norm_statistics(Context& ctx, const Tensor& x, const Tensor& mean, const Tensor& rstd,
                            NormKind kind = NormKind::kLayer, float eps = kLayerNormEps);
 /// Grads:    dx is added to; dshift, dscale (chunks of a gradient [B, n C]) are overwritten
@@ -48,16 +48,17 @@ void layer_norm_modulate_backward(Context& ctx, const Tensor& x, const Tensor& m
                                   const Chunk& scale, const Tensor& dy, const Tensor& dx, const Chunk& dshift,
                                   const Chunk& dscale, NormKind kind = NormKind::kLayer);
 
-/// A norm's own weight [C] joined with the modulation, [B, 2C], whose chunks the ops above take for shift and scale:
+/// Joins a norm's own weight [C] with the modulation into [B, 2C], whose chunks the ops above take for shift and scale.
 /// Math:     joined[b,:] = shift[b,:] | weight (1 + scale[b,:]) - 1
-/// Numerics: 1 + joined is off by up to 2^-24 more where a weight is small: relative to 1, not to the weight
+/// Numerics: joining adds an error of up to 2^-24 to 1 + joined: relative to 1, not to a small weight
 void join_weight(Context& ctx, const Chunk& shift, const Chunk& scale, const Tensor& weight, const Tensor& joined);
-/// Grads:    dscale, written as the gradient by the joined scale, becomes that by scale; dweight [C] is overwritten, or
-///           added to: the sum over samples, in their order, of what dscale was times (1 + scale)
+/// Grads:    dscale, on input the gradient by the joined scale, becomes the gradient by scale. dweight [C] is
+///           overwritten, or added to: the sum over samples, in order, of the input dscale times (1 + scale)
 void split_weight_gradient(Context& ctx, const Chunk& scale, const Tensor& weight, const Chunk& dscale,
                            const Tensor& dweight, bool accumulate);
 
-/// Weight and bias [C] of a LayerNorm without modulation, as the ops above take shift and scale, [B, 2C]:
+/// Converts weight and bias [C] of a LayerNorm without modulation into [B, 2C], whose chunks the ops above take for
+/// shift and scale.
 /// Math:     joined[b,:] = bias | weight - 1
 /// Numerics: exact for weights in [0.5, 2]; else 1 + joined is off by up to 2^-24 more, relative to 1
 void join_affine(Context& ctx, const Tensor& weight, const Tensor& bias, const Tensor& joined);

@@ -26,8 +26,8 @@ struct Patches {
 ///           values of a convolution of stride P and padding V. Without overlap: what LinearInput::patches gathers
 /// Shapes:   x [B, C, H, W]; rows [B, T, C K K], columns in the order of a convolution weight [D, C, K, K]
 void patchify(Context& ctx, const Tensor& x, const Patches& patches, const Tensor& rows);
-/// Grads:    dx is overwritten with the sum of the columns that read a pixel, in the order of their tokens; without
-///           overlap the inverse
+/// Grads:    dx is overwritten: each pixel gets the sum over the columns that read it, in the order of their tokens.
+///           Without overlap it is the inverse of patchify
 void patchify_backward(Context& ctx, const Tensor& drows, const Patches& patches, const Tensor& dx);
 
 /// Math:     image[b, c, y, x] = sum_{gy, gx} u_gy(i) u_gx(j) tokens[b, gy gw + gx, (i K + j) C + c], i = y + V - gy P,
@@ -35,10 +35,10 @@ void patchify_backward(Context& ctx, const Tensor& drows, const Patches& patches
 ///           overlap: the reference's unpatchify
 /// Shapes:   tokens [B, T, K K C]; image [B, C, H, W]
 void unpatchify(Context& ctx, const Tensor& tokens, const Patches& patches, const Tensor& image);
-/// Grads:    dtokens is overwritten, with zeros for what lies beside the image; without overlap the inverse
+/// Grads:    dtokens is overwritten, with zeros outside the image. Without overlap it is the inverse of unpatchify
 void unpatchify_backward(Context& ctx, const Tensor& dimage, const Patches& patches, const Tensor& dtokens);
 
-/// Weight of pixel i of token g, of n tokens along a side: [n, K].
+/// Returns [n, K]: the weight of pixel i of token g, for n tokens along a side.
 /// Math:     u_g(i) = r(i) / sum over the tokens that have the pixel, r(i) = min(i + 1, K - i, 2 V + 1); 0 beside the
 ///           image. A prediction fades into its neighbours in 2 V + 1 equal steps
 std::vector<float> overlap_weights(int64_t n, const Patches& patches);

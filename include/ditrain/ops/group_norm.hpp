@@ -1,17 +1,17 @@
-// Group normalisation of channels-last images [B, H, W, C]. What it has to know of x, the moments of its columns, comes
-// from the convolution that made x (ConvOutput::moments), whose rows are still in the caches then: normalisation and
-// SiLU take one pass over memory. Inference only, without a backward pass.
+// Group normalisation of channels-last images [B, H, W, C]. Its statistics, the moments of the columns of x, come from
+// the convolution that made x (ConvOutput::moments), while its rows are still in the caches; so normalisation and SiLU
+// take one pass over memory. Inference only, without a backward pass.
 #pragma once
 #include "ditrain/ops/context.hpp"
 
 namespace ditrain::ops {
 
-/// Pixels whose moments are summed up in one chain: at least 32, and more where an image would have over 512 such
-/// units. It depends on the size of the image alone, hence so do the bits.
+/// Pixels per unit, whose moments are summed in one chain: at least 32, and more if an image would have over 512 units.
+/// It depends on the size of the image alone, so the bits do too.
 int64_t moment_rows(int64_t pixels);
 /// f32 [B, units, 3, C] for images [B, H, W, C]; see kernels::Moments.
 Shape moments_shape(const Shape& x);
-/// The moments of images that no convolution has made; bit-identical to those from one.
+/// Computes the moments of images that no convolution made; bit-identical to those of ConvOutput::moments.
 void image_moments(Context& ctx, const Tensor& x, const Tensor& moments);
 
 struct GroupNorm {
@@ -31,10 +31,11 @@ void group_norm(Context& ctx, const Tensor& x, const Tensor& moments, const Tens
                 const GroupNorm& norm, const Tensor& y);
 
 /// group_norm in two parts, for images that are normalised a few rows at a time, bit-identical.
-/// Terms:    of images [B,H,W,C] `x` with these moments: f32 [B, 2, C], mean and scale of each channel
+/// The first part: computes `terms`, f32 [B, 2, C], the mean and scale of each channel of images of shape `x`
+/// [B,H,W,C].
 void group_norm_terms(Context& ctx, const Shape& x, const Tensor& moments, const Tensor& weight, const GroupNorm& norm,
                       const Tensor& terms);
-/// Rows:     x, y [1,h,W,C], of the image whose terms [1, 2, C] are given
+/// The second part: normalises rows x [1,h,W,C] into y, for the image with the given terms [1, 2, C].
 void group_norm_rows(Context& ctx, const Tensor& x, const Tensor& terms, const Tensor& bias, const GroupNorm& norm,
                      const Tensor& y);
 

@@ -1,7 +1,6 @@
 // Linear layers and what is fused with them. Legend: M rows (batch x tokens), K inputs, N outputs; w is [N, K] as in
-// the public state dict. Tensors are f32 or bf16; where an operand of a product is bf16, the product takes both as bf16
-// (the other is rounded on the way) and sums in f32. What does not fit, shapes or types, is a ShapeError that names the
-// op.
+// the public state dict. Tensors are f32 or bf16; if one operand of a product is bf16, the other is rounded to bf16
+// too, and sums are f32. Shapes or types that do not fit are a ShapeError that names the op.
 #pragma once
 #include <optional>
 
@@ -10,8 +9,8 @@
 
 namespace ditrain::ops {
 
-/// The input of a linear layer: x as it is, modulate(LayerNorm(x)) computed on the way into the product, or patches of
-/// images gathered on it.
+/// The input of a linear layer: x itself, or modulate(LayerNorm(x)) or patches of images, computed while the GEMM packs
+/// its operand.
 struct LinearInput {
   LinearInput(Tensor plain) : x(std::move(plain)) {}  // NOLINT: a tensor is an input
   LinearInput(Tensor raw, NormTerms terms) : x(std::move(raw)), norm(std::move(terms)) {}
@@ -27,11 +26,11 @@ struct LinearInput {
   int64_t patch = 0;              ///< 0: no patches
 };
 
-/// What is done with the result y of a product before it leaves the cache.
+/// What happens to the result y of a product before it leaves the cache.
 struct LinearOutput {
   enum class Kind { kPlain, kGelu, kGeluBackward, kSwiglu, kSwigluBackward, kGateResidual };
   Kind kind = Kind::kPlain;
-  Tensor in, out;  ///< of y's shape, of SwiGLU half as wide where it is the result; f32 around a gate, else of y's type
+  Tensor in, out;  ///< shape of y (a SwiGLU result: half as wide); f32 for a gate, else y's type
   Chunk gate;      ///< f32
 };
 LinearOutput then_gelu(const Tensor& gelu);  ///< gelu = tanh GELU of y
@@ -39,7 +38,7 @@ LinearOutput then_gelu(const Tensor& gelu);  ///< gelu = tanh GELU of y
 LinearOutput times_gelu_slope(const Tensor& x, const Tensor& gelu);
 /// y [..., 2H] = u | v;  swiglu [..., H] = silu(u) v
 LinearOutput then_swiglu(const Tensor& swiglu);
-/// The gradient by u | v of a product's result, which is the gradient of silu(u) v; swiglu, if defined, receives that.
+/// Converts y, the gradient by silu(u) v, to the gradient by u | v; swiglu, if defined, receives silu(u) v.
 LinearOutput times_swiglu_slope(const Tensor& u_v, const Tensor& swiglu);
 /// out = x + gate y, the gate of a sample for all its tokens; x and out f32
 LinearOutput then_gate_residual(const Tensor& x, const Chunk& gate, const Tensor& out);

@@ -7,7 +7,7 @@ namespace ditrain::ops {
 struct Pool {
   enum class Kind { kMax, kAverage };
   Kind kind = Kind::kMax;
-  int64_t size = 3, stride = 1, pad = 0;  ///< along both sides; pixels of the padding do not count
+  int64_t size = 3, stride = 1, pad = 0;  ///< in pixels, along both sides; padding does not count in max or mean
 };
 
 /// Math:     y[b,p,q,c] = max or mean of x[b, p stride - pad + i, q stride - pad + j, c] over the 0 <= i, j < size that

@@ -1,4 +1,4 @@
-// Rows of tokens joined and taken apart. Legend: B batch, E extra tokens before those of the image, L tokens of the
+// Ops that join and split rows of tokens. Legend: B batch, E extra tokens before those of the image, L tokens of the
 // image, T = E + L, C width. All f32.
 #pragma once
 #include <vector>
@@ -24,13 +24,13 @@ void last_tokens_gradient(Context& ctx, const Tensor& dy, const Tensor& dx);
 /// Math:     y[b,k,:] = x[b,places[b,k],:]
 /// Shapes:   x [B, T, C]; places [B, K], from 0 to below T; y [B, K, C]
 void gather_tokens(Context& ctx, const Tensor& x, const int64_t* places, const Tensor& y);
-/// Math:     x[b,places[b,k],:] = y[b,k,:]; other rows of x are left alone. The places of a sample are different ones
+/// Math:     x[b,places[b,k],:] = y[b,k,:]; other rows of x are left alone. The places of a sample must be distinct
 void scatter_tokens(Context& ctx, const Tensor& y, const int64_t* places, const Tensor& x);
 
 /// Math:     y[...,:] = a[...,:] | b[...,:]
 /// Shapes:   a, b [..., C]; y [..., 2C]
 void concatenate(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& y);
-/// The inverse, which is also the gradient.
+/// The inverse of concatenate, which is also its gradient.
 void split(Context& ctx, const Tensor& y, const Tensor& a, const Tensor& b);
 
 }  // namespace ditrain::ops

@@ -1,4 +1,5 @@
-// What the trainer evaluates between steps: sample grids, Frechet distances and the validation loss, split over ranks.
+// The evaluations that a run makes between steps: sample grids, Frechet distances and the validation loss, split over
+// ranks.
 #pragma once
 #include <map>
 #include <string>
@@ -13,7 +14,7 @@
 
 namespace ditrain::train {
 
-/// Collective. Results are added to `extra`, which goes into metrics.jsonl.
+/// All functions are collective and add their results to `extra`, which goes into metrics.jsonl.
 struct Evaluation {
   const config::Config& config;
   nn::Model& model;

@@ -1,6 +1,7 @@
-// The one owner of gradients: buckets, the engine that all-reduces them during backward, low-rank factors of adaLN
-// layers, sums of micro-batches along a tree, the update of weights and where its state lies, and the ranks that share
-// a replica. TrainStep tells it what is final; the plan (plan/gradient_plan.hpp) says which policies take part.
+// The one owner of gradients: buckets, the engine that all-reduces them during backward, low-rank gradient factors of
+// adaLN layers, sums of micro-batches along a tree, the update of weights with its state, and the ranks that share a
+// replica. TrainStep reports which gradients are final; the plan (plan/gradient_plan.hpp) says which policies take
+// part.
 #pragma once
 #include <memory>
 #include <vector>
@@ -15,13 +16,13 @@
 
 namespace ditrain::train {
 
-/// What ranks tell each other once per step. Losses are summed over the global batch; a request of one rank holds for
-/// all.
+/// The facts that ranks exchange once per step. Losses are summed over the global batch; a request of one rank holds
+/// for all.
 struct StepFacts {
   double loss = 0, mse = 0, vb = 0;  ///< first over this rank's samples, then over all
-  double layer_cosine = 0;           ///< mean of train.layer_sync
+  double layer_cosine = 0;           ///< mean cosine of train.layer_sync
   double bad_files = 0;
-  double cpu_seconds = 0;  ///< of training, since the last step told of it; samples and validation do not count
+  double cpu_seconds = 0;  ///< CPU time of training since the last exchange, without samples and validation
   bool stop = false, checkpoint = false, peak_too_low = false;
   bool writes_checkpoint = false;  ///< still writing one
 
@@ -39,15 +40,15 @@ struct StepFacts {
   }
 };
 
-/// Ranks that a step works with; they outlive it.
+/// The communicators of a step; they must outlive it.
 struct StepRanks {
-  dist::Communicator& samples;         ///< those that divide the global batch
-  dist::Communicator* sums = nullptr;  ///< those of them that sum gradients in every step; null: all
-  plan::TensorGroup* group = nullptr;  ///< those that share this rank's replica, if any do
+  dist::Communicator& samples;         ///< ranks that divide the global batch
+  dist::Communicator* sums = nullptr;  ///< those of `samples` that sum gradients in every step; null: all
+  plan::TensorGroup* group = nullptr;  ///< ranks that share this rank's replica; null: none
   dist::Communicator& summing() const { return sums != nullptr ? *sums : samples; }
 };
 
-/// What a step uses that was made before it; it outlives the step.
+/// Resources of a step that were made before it and must outlive it.
 struct StepPlace {
   dist::NodeMemory* gradients = nullptr;  ///< holds the store's gradients if ranks share it (dist.engine)
   automem::AutoMem* automem = nullptr;    ///< provides the store's arenas if tensors move
@@ -71,18 +72,18 @@ class GradientSync {
   /// With dist.reproducible: moves the losses of the micro-batch from the facts to the tree that sums them.
   void add_losses(StepFacts& facts);
 
-  /// Returns when all gradients are those of the global batch. If updates are early or in backward, the weights are new
-  /// then, too.
+  /// Returns when all gradients are those of the global batch. If updates are early or in backward, the weights are
+  /// updated then, too.
   void collect(const optim::StepSettings& update, PhaseLog& log);
   /// The one small collective of a step: gives all ranks the facts of all.
   void exchange(StepFacts& facts);
   double norm();  ///< L2 norm of the collected gradients
-  /// Of the norms of all groups (dist.outer) the root mean square, which is not finite if one of them is not; else the
-  /// same. Collective.
+  /// With dist.outer: the root mean square of the norms of all groups, not finite if one of them is not. Otherwise
+  /// returns `norm`. Collective.
   double norm_of_groups(double norm);
-  /// Changes the weights, unless they have changed.
+  /// Updates the weights, unless collect() has done so.
   void update(const optim::StepSettings& settings, PhaseLog& log);
-  /// Weights have changed before the norm was known.
+  /// Whether weights were updated before the norm was known.
   bool has_updated() const { return has_updated_; }
   /// The name of the first parameter, in the order of backward, whose gradient is not finite on some rank; "" if all
   /// are finite. Collective.
@@ -90,8 +91,8 @@ class GradientSync {
 
   StateUpdate& state() { return *state_; }
   double summing_s() const { return group_ ? group_->summing_s() : 0; }  ///< seconds in sums over the group so far
-  const dist::Engine* engine() const { return engine_.get(); }           ///< null: this thread makes the sums
-  /// Outcome of the last step: buckets of gradients, then new weights that ranks with shards send.
+  const dist::Engine* engine() const { return engine_.get(); }           ///< null: the calling thread all-reduces
+  /// Outcome of the last step: buckets of gradients and, with shards, then the all-gathers of new weights.
   const dist::StepOutcome& communication() const { return communication_; }
 
  private:
@@ -109,14 +110,14 @@ class GradientSync {
   std::unique_ptr<Pin<float>> grads_;  // the buckets hold an address in the arena: it must not move
   std::unique_ptr<dist::Engine> engine_;
   std::unique_ptr<dist::GradientBuckets> buckets_;
-  std::unique_ptr<LeafSums> leaf_sums_;  // of dist.reproducible
-  std::vector<double> leaf_losses_;      // of it: loss, mse and vb of each micro-batch
+  std::unique_ptr<LeafSums> leaf_sums_;  // for dist.reproducible
+  std::vector<double> leaf_losses_;      // likewise: loss, mse and vb of each micro-batch
   std::unique_ptr<StateUpdate> state_;
   std::vector<SyncPolicy*> policies_;  // in the order in which they are called
   MicroBatchPlace micro_;
-  const optim::StepSettings* update_ = nullptr;  // of this backward; null: weights do not change in it
-  int64_t next_group_ = 0;                       // of the plan's updates, in backward
-  double squares_ = 0;                           // of the gradients that backward has used
+  const optim::StepSettings* update_ = nullptr;  // for updates in this backward; null: it makes none
+  int64_t next_group_ = 0;                       // next group of the plan's updates, in backward
+  double squares_ = 0;                           // sum of squares of the gradients that backward has used
   std::string bad_gradient_;                     // the first one in backward that was not finite
   bool has_updated_ = false;
   dist::StepOutcome communication_;

@@ -1,5 +1,5 @@
-// Says what a run is doing when its log has been silent for a while: a step of a large model may take minutes, sampling
-// more. A thread prints such a line every log.every_seconds; the run tells it what begins.
+// Prints what a run is doing when its log has been silent for a while, because a step of a large model may take
+// minutes, and sampling more. A thread prints a line every log.every_seconds; the run tells it what begins.
 //
 //   Heartbeat heartbeat(60);
 //   heartbeat.start({});
@@ -29,8 +29,8 @@ class Heartbeat {
 
   /// From now on a thread on these cores (empty: those of the caller) prints lines that are due.
   void start(const std::vector<int>& pus);
-  void begin(std::string what);   ///< what the run is at
-  void detail(std::string part);  ///< which part of it
+  void begin(std::string what);   ///< sets what the run is doing
+  void detail(std::string part);  ///< sets which part of that
   /// Whether a line should be printed now, given that the next chance comes in `ahead_s` seconds.
   bool is_due(double ahead_s = 0) const;
   void told();  ///< a line has been printed

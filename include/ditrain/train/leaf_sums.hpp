@@ -1,6 +1,6 @@
-// The gradients of a rank's micro-batches, added along a binary tree (dist.reproducible) rather than into one sum: each
-// micro-batch, a leaf, writes its own gradient into the arena, and joins sums of earlier ones as soon as the tree has
-// them as its siblings. A pending level of the tree takes one more gradient arena.
+// Adds the gradients of a rank's micro-batches along a binary tree (dist.reproducible) instead of one after the other.
+// Each micro-batch is a leaf: it writes its own gradient into the arena, and is added to sums of earlier leaves as soon
+// as they are its siblings in the tree. Each pending level of the tree takes one more gradient arena.
 #pragma once
 #include <vector>
 
@@ -11,7 +11,7 @@ namespace ditrain::train {
 
 class LeafSums final : public SyncPolicy {
  public:
-  /// Allocates. `grads`: the gradient arena, which must outlive this.
+  /// Allocates the pending levels. `grads`: the gradient arena, which must outlive this object.
   LeafSums(int64_t leaves, const Tensor& grads, ops::Context& ctx);
 
   /// The gradients of this slice are final for leaf micro.number. After the last leaf the slice holds the sum of all.

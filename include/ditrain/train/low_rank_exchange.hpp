@@ -1,9 +1,10 @@
 // Gradients of adaLN layers from all-gathered low-rank factors: plan/gradient_plan.hpp says for which layers, and why.
 //
-//   backward of a micro-batch -> its rows in the place of the gradient -> bucket: rows of all ranks -> arrived()
+//   backward of a micro-batch -> its rows, in the memory of the gradient -> bucket: rows of all ranks -> arrived()
 //
-// The rows lie in the place of the gradient: row s there is [dy_s, x_s] of sample s of the global batch. An all-reduce
-// also gives the sum of squares of a gradient; here it takes a pass of its own, right after the gradient has been made.
+// The rows use the memory of the gradient: row s there is [dy_s, x_s] of sample s of the global batch. An all-reduce
+// also gives the sum of squares of a gradient; here it takes a separate pass, right after the gradient has been
+// computed.
 #pragma once
 #include <utility>
 #include <vector>
@@ -16,7 +17,8 @@ namespace ditrain::train {
 
 class LowRankExchange final : public SyncPolicy, public nn::WeightGradientSink {
  public:
-  /// squares: whether take_squares will be called. It is not called if the norm is that of a replica that ranks share.
+  /// squares: whether take_squares will be called. (It is not if ranks share a replica, whose norm is computed
+  /// otherwise.)
   LowRankExchange(const plan::GradientPlan& plan, autograd::ParameterStore& store, ops::Context& ctx, bool squares);
   LowRankExchange(const LowRankExchange&) = delete;
   LowRankExchange& operator=(const LowRankExchange&) = delete;
@@ -28,7 +30,7 @@ class LowRankExchange final : public SyncPolicy, public nn::WeightGradientSink {
 
   /// Allocates scratch. From now on the buckets of its layers are gathered.
   void allocate(dist::GradientBuckets& buckets);
-  /// Makes the gradients of weight and bias from the rows of all ranks, in their place.
+  /// Computes the gradients of weight and bias from the rows of all ranks, in place.
   void arrived(int64_t k, PhaseLog& log) override;
   /// Sum of squares of the gradients made since the last call.
   double take_squares() { return std::exchange(squares_, 0); }

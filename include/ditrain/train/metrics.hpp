@@ -1,4 +1,4 @@
-// What a run tells about itself: metrics.jsonl, the progress line, the phase table at the end.
+// The metrics of a run: metrics.jsonl, the progress line, the phase table at the end.
 #pragma once
 #include <array>
 #include <map>
@@ -31,7 +31,7 @@ inline constexpr std::array<const char*, 11> kPhaseNames = {
     "data",      "prepare",    "forward", "loss", "backward", "allreduce_exposed",
     "optimizer", "checkpoint", "sample",  "eval", "verify"};
 
-/// A stretch of time that a phase took, in now_s() times.
+/// An interval in which a phase ran, in now_s() times.
 struct PhaseSpan {
   Phase phase;
   double start_s, end_s;
@@ -54,7 +54,7 @@ struct PhaseLog {
   std::vector<PhaseSpan> spans = {};
 };
 
-/// Adds the time of its own life to a phase.
+/// Adds its own lifetime to a phase.
 class PhaseTimer {
  public:
   PhaseTimer(PhaseLog& log, Phase phase) : log_(log), phase_(phase), start_s_(now_s()) {}
@@ -76,16 +76,16 @@ struct StepMetrics {
   int64_t step = 0;  ///< number of this step, from 1
   double loss = 0, mse = 0, vb = 0, lr = 0, grad_norm = 0;
   double images_per_second = 0, tflops = 0, mfu = 0;
-  double cpu_seconds = 0;      ///< user and system, of all ranks
-  double allreduce_bytes = 0;  ///< that this rank brought to sums and gathers of gradients, outer ones included
+  double cpu_seconds = 0;      ///< user and system time of all ranks
+  double allreduce_bytes = 0;  ///< bytes that this rank gave to sums and gathers of gradients, including outer steps
   PhaseTimes seconds;
   double allreduce_hidden_s = 0;  ///< overlaps with the phases
   size_t rss_bytes = 0, fast_peak_bytes = 0, bulk_peak_bytes = 0;
   memory::PerTier<size_t> tier_bytes = {};  ///< bytes that the slow tiers take
-  std::map<std::string, double> automem;    ///< copies between tiers in this step; empty: nothing moves
+  std::map<std::string, double> automem;    ///< copies between tiers in this step; empty: no tensor moves
   int64_t skipped_steps = 0, bad_files = 0;
   std::string non_finite;               ///< name of the first bad tensor; empty: none
-  std::map<std::string, double> extra;  ///< val_mse, ... of the steps that have them
+  std::map<std::string, double> extra;  ///< val_mse, ...; only in steps that measured them
 };
 
 /// The numbers of a line of metrics.jsonl, in their order. A new one is a field, a row here, and code that computes it.
@@ -116,12 +116,13 @@ int64_t discard_metrics_after(const std::string& run_folder, int64_t step);
 /// Errors:   RunError if the file is there but cannot be read
 std::optional<double> metric_of_step(const std::string& run_folder, int64_t step, const std::string& name);
 
-/// What a progress line shows of the steps since the last one: means of loss, its parts, gradient norm and rates.
+/// The means that a progress line shows over the steps since the last line: loss, its parts, gradient norm and rates.
 class IntervalMeans {
  public:
   void add(const StepMetrics& m, double step_s);
-  /// `last`, the metrics of the last step, with those means in place of its own numbers; then begins anew. Losses and
-  /// norms that are not finite are left out of the means; without any other they are those of the last step.
+  /// Returns `last`, the metrics of the last step, with the means in place of its own numbers, and starts a new
+  /// interval. Losses and norms that are not finite are left out of the means; if all are, those of the last step are
+  /// shown.
   StepMetrics take(const StepMetrics& last);
 
  private:

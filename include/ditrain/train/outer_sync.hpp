@@ -1,5 +1,5 @@
-// Outer steps of a run (dist.outer, optim/outer.hpp): the sum of the outer gradients over all ranks, which is all that
-// travels between groups of ranks, every so many steps.
+// Outer steps of a run (dist.outer, optim/outer.hpp): after every OuterConfig::every steps, the all-reduce of the outer
+// gradients over all ranks, which is the only communication between groups of ranks.
 #pragma once
 #include <memory>
 #include <vector>
@@ -23,12 +23,12 @@ class OuterSync {
 
   /// As optim::OuterOptimizer::begin.
   void begin(bool loaded) { optimizer_.begin(ctx_, loaded); }
-  /// A step of the inner optimiser was made, whose EMA would have had this decay.
+  /// Counts a step of the inner optimiser, whose EMA would have had this decay.
   void count_update(double ema_decay) { ema_decay_ *= ema_decay; }
-  /// Collective: the outer step. Waiting goes to kAllreduceExposed, the rest to kOptimizer. Returns what travelled;
-  /// with overlap, time is that of the sum that has arrived and bytes are those of the one that leaves.
+  /// Runs the outer step. Collective. Waiting counts as kAllreduceExposed, the rest as kOptimizer. Returns the outcome
+  /// of the communication; with overlap, the time of the sum that has arrived and the bytes of the one that starts.
   dist::StepOutcome step(PhaseLog& log);
-  /// Returns when no sum is under way. The next step finds what it would have found.
+  /// Returns when no sum is under way. It does not change the result of the next step.
   void finish();
   /// The saver may still read what an outer step is about to change; it outlives the object.
   void set_saver(checkpoint::CheckpointSaver* saver) { saver_ = saver; }

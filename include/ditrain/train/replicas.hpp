@@ -1,4 +1,4 @@
-// Compares what the ranks of a run hold in common.
+// Checks that the replicas on the ranks of a run are still equal.
 #pragma once
 #include <vector>
 
@@ -10,8 +10,8 @@
 namespace ditrain::train {
 
 /// Checksums of weights, EMA and optimiser state, in one pass over that memory by the whole team. With
-/// dist.shard_optimizer only the weights count, because ranks hold different parts of the rest; with dist.outer what
-/// groups have for themselves is left out.
+/// dist.shard_optimizer only the weights count, because ranks hold different parts of the rest; with dist.outer the
+/// arrays that each group has for itself are left out.
 std::vector<dist::Replica> replicas_of(const config::Config& config, const autograd::ParameterStore& parameters,
                                        ops::Context& ctx);
 

@@ -10,8 +10,8 @@ namespace ditrain::train {
 /// Keeps other runs out of a run folder, on all nodes that see it, until the last rank with a lock ends.
 class RunLock {
  public:
-  /// For rank 0. Waits up to `patience_s` for a run that is ending. Errors: InputError naming the process that holds
-  /// the folder
+  /// For rank 0. Waits up to `patience_s` seconds for a run that is ending.
+  /// Errors: InputError naming the process that holds the folder
   RunLock(const std::string& folder, double patience_s);
   /// For other ranks that write, once rank 0 has its lock. Errors: RunError if that lock has been lost
   explicit RunLock(const std::string& folder);
@@ -43,8 +43,8 @@ class RunFolder {
   bool warned_ = false;
 };
 
-/// Whether the folder holds a run (a config, metrics or checkpoints). Errors:
-/// std::filesystem_error if the system does not say
+/// Whether the folder holds a run (a config, metrics or checkpoints).
+/// Errors: std::filesystem_error if the folder cannot be examined
 bool holds_run(const std::string& path);
 
 }  // namespace ditrain::train

@@ -1,4 +1,4 @@
-// What a run tells at its end: how evenly its ranks worked, and what would make it faster.
+// The summary at the end of a run: how evenly its ranks worked, and which settings would make it faster.
 #pragma once
 #include <string>
 #include <vector>
@@ -27,7 +27,7 @@ struct RunSummary {
   double imbalance() const { return compute_s > 0 ? slowest_compute_s / compute_s - 1 : 0; }
 };
 
-/// What a rank knows of itself.
+/// The times of one rank.
 struct RankTimes {
   PhaseTimes total = {};
   double wall_s = 0;
@@ -42,10 +42,10 @@ RunSummary summarise(const RankTimes& mine, dist::Communicator& comm);
 /// "load: rank 3 (node7) computed longest, 12.30 s, 8.1 % above the mean of 11.38 s"; "" for one rank.
 std::string load_line(const RunSummary& summary);
 
-/// Advice that follows from the numbers, a line each, for what takes at least 5 % of the time. Fewer than 10 steps give
-/// no advice: their times are those of a start.
+/// Advice, one line each, on everything that takes at least 5 % of the time. Runs of fewer than 10 steps get none,
+/// because start-up dominates their times.
 /// Rules:    data       more loader threads, or data that is cheaper to read
-///           sums       where even the rank that waits least waits: the settings that shorten it and are not set yet
+///           sums       if even the rank that waits least waits: settings that shorten the wait and are not set yet
 ///           imbalance  the slowest rank: fewer threads than others, or its place in topology.txt
 ///           checkpoint, verify  a larger interval
 std::vector<std::string> advice(const RunSummary& summary, const config::Config& config);

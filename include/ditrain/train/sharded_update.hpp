@@ -5,8 +5,8 @@
 //   bucket of gradients summed -> update(): own shard of the weights -> gradient arena -> all ranks
 //     -> finish(): weights
 //
-// Code that needs a whole arena of the state (samples) gets it in the gradient arena, too, which saves memory. Gaps
-// between parameters stay 0 there, as in all arenas.
+// Code that needs a whole arena of the state (sampling with the EMA) also gets it in the gradient arena, which saves
+// memory. Gaps between parameters stay 0 there, as in all arenas.
 #pragma once
 #include <memory>
 #include <optional>
@@ -27,8 +27,8 @@ class ShardedUpdate final : public StateUpdate {
 
   /// Updates this rank's shard of a bucket, and starts to send it to all. Call it in the same order on all ranks.
   void update_group(int64_t k, const optim::StepSettings& settings) override;
-  /// Returns when the weights (and their bf16 copy) of all buckets are here.
-  /// Errors: RunError naming ranks if they are not, after the communicator's timeout
+  /// Returns when the weights (and their bf16 copy) of all buckets have arrived.
+  /// Errors: RunError naming ranks if they have not arrived within the communicator's timeout
   void finish(dist::StepOutcome& step) override;
 
   /// Collective. The result lies in the gradient arena and is valid until the next call or step.

@@ -1,4 +1,4 @@
-// The update of the weights. Optimiser state and EMA lie whole on every rank, or in shards (sharded_update.hpp).
+// The update of the weights. Optimiser state and EMA are replicated on every rank, or sharded (sharded_update.hpp).
 #pragma once
 #include "ditrain/autograd/parameters.hpp"
 #include "ditrain/automem/automem.hpp"
@@ -20,21 +20,21 @@ class StateUpdate : public SyncPolicy {
   void update(int64_t first, int64_t last, const optim::StepSettings& settings) final {
     for (int64_t k = first; k < last; ++k) update_group(k, settings);
   }
-  /// A state of the store that every parameter has, as the EMA, as a whole arena. One that some have: with shards 0 for
-  /// the others, without shards as it lies.
+  /// Returns a state of the store as a whole arena, if every parameter has it (such as the EMA). A state that only some
+  /// parameters have: with shards a whole arena with 0 for the others, without shards its own array.
   virtual Tensor whole(const autograd::OptimizerState& state) = 0;
-  /// Takes what this rank keeps of a whole arena into a state of the store: group by group, as updates go, since the
+  /// Copies this rank's part of a whole arena into a state of the store, group by group as updates do, because the
   /// worker that writes a page first has it in its NUMA domain.
   void keep(const Tensor& whole, const autograd::OptimizerState& state);
   /// The elements of the arenas that this rank updates.
   virtual std::vector<parallel::Range> parts() const = 0;
-  /// The saver may still read what an update is about to change; it outlives the object.
+  /// Sets the saver, which may still read data that an update is about to change; it must outlive the object.
   void set_saver(checkpoint::CheckpointSaver* saver) { saver_ = saver; }
-  /// Moves the arenas piece by piece; null: they stay.
+  /// Sets the owner of arenas that move between memory tiers piece by piece; null: they do not move.
   void set_automem(automem::AutoMem* automem) { automem_ = automem; }
 
  protected:
-  /// Calls f for all at once or, where arenas move, piece by piece; the first is update `number` of the step.
+  /// Calls f(all) or, if arenas move, f for each piece; the first piece is update `number` of the step.
   template <class Piece, class F>
   void for_pieces(const Piece& all, const std::vector<Piece>& pieces, int64_t number, const F& f) {
     if (automem_ == nullptr) return f(all);

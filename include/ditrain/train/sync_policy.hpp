@@ -1,5 +1,5 @@
-// The steps of a gradient on its way to new weights, and what takes part in them. GradientSync calls all of its
-// policies in one order; each does its own part and knows nothing of the others.
+// The interface of policies that take part in the way from gradients to new weights. GradientSync calls all of its
+// policies in a fixed order; each does its own part and does not depend on the others.
 //
 //   backward of a micro-batch -> ready(slice) ... -> bucket of all ranks -> arrived(k) -> update(first, last)
 //     -> finish()
@@ -23,11 +23,11 @@ class SyncPolicy {
   virtual ~SyncPolicy() = default;
   /// The gradients of this slice of the arena are final for the micro-batch.
   virtual void ready(const MicroBatchPlace&, const parallel::Range& /*slice*/) {}
-  /// Bucket k holds what the ranks have together. Time goes to `log`.
+  /// Bucket k has arrived: it holds the sum, or the parts, of all ranks. Time is added to `log`.
   virtual void arrived(int64_t /*k*/, PhaseLog& /*log*/) {}
   /// Changes the weights of buckets first ... last-1 whose gradients are final.
   virtual void update(int64_t /*first*/, int64_t /*last*/, const optim::StepSettings&) {}
-  /// All buckets have been updated: returns when their new weights are here; adds what that took to `step`.
+  /// All buckets have been updated: returns when their new weights have arrived, and adds that communication to `step`.
   virtual void finish(dist::StepOutcome& /*step*/) {}
 };
 

@@ -1,8 +1,8 @@
-// A timeline of the run in Chrome's trace event format (chrome://tracing, Perfetto): one process per rank, one lane for
-// what it computes, others for the sums of gradients and for copies between memory tiers, as many of each as are under
-// way at the same time: viewers draw events wrong that overlap in a lane without lying inside each other. Clocks
-// of other nodes are aligned to that of rank 0 once, at the start; the head of the file says to within how much, and
-// how far they had drifted at the end.
+// A timeline of the run in Chrome's trace event format (chrome://tracing, Perfetto): one process per rank, with one
+// lane for computation and others for all-reduces and for copies between memory tiers. Operations under way at the same
+// time get separate lanes, because viewers draw overlapping events of a lane wrong unless they are nested. Clocks of
+// other nodes are aligned to that of rank 0 once, at the start; the head of the file states the error, and the drift at
+// the end.
 #pragma once
 #include <functional>
 #include <string>
@@ -16,7 +16,7 @@
 
 namespace ditrain::train {
 
-/// Events of kCompute lie inside each other (step, phase, node); others get a lane in which nothing else is under way.
+/// Events of kCompute are nested (step, phase, node); every other event gets a lane in which nothing else is under way.
 enum class Lane { kCompute, kCommunication, kCopyIn, kCopyOut };
 
 class Trace {
@@ -39,7 +39,7 @@ class Trace {
   void set_enabled(bool enabled) { enabled_ = enabled; }
   /// Records forward and backward of every node. If clusters pass a node on their own, the first cluster's times count.
   void watch(autograd::Tape& tape);
-  /// Collective: rank 0 writes the events of all ranks, of each the first ones within its share of 1 GiB.
+  /// Rank 0 writes the events of all ranks, for each rank the first ones that fit its share of 1 GiB. Collective.
   /// Errors: RunError if the file cannot be written
   void write(const std::string& path, dist::Communicator& comm) const;
 

@@ -1,4 +1,5 @@
-// One training step of one rank: noise, forward, loss, backward, then what GradientSync makes of the gradients.
+// One training step of one rank: noise, forward, loss, backward, then GradientSync sums the gradients and updates the
+// weights.
 #pragma once
 #include <functional>
 #include <string>
@@ -23,7 +24,7 @@ struct StepResult {
   double grad_norm = 0, lr = 0;
   std::string non_finite;         ///< name of the first bad tensor; empty: all is finite and the update was made
   double allreduce_hidden_s = 0;  ///< communication that no thread waited for
-  double allreduce_bytes = 0;     ///< that this rank brought to sums and gathers
+  double allreduce_bytes = 0;     ///< bytes that this rank gave to sums and gathers
   PhaseLog log;
 };
 
@@ -38,14 +39,14 @@ class TrainStep {
   Tensor whole(const autograd::OptimizerState& state) { return sync_.state().whole(state); }
   void keep(const Tensor& whole, const autograd::OptimizerState& state) { sync_.state().keep(whole, state); }
 
-  /// Call when weights have been set, or weights and states loaded, before the first step.
+  /// Call before the first step, after the weights (and with `loaded` the states) have been set.
   void begin_phase(bool loaded) {
     if (outer_) outer_->begin(loaded);
   }
   OuterSync* outer() { return outer_.get(); }  ///< null: no outer steps
 
   /// Runs step number progress.step (from 0) on this rank's samples of the global batch. `mine` is called once, after
-  /// backward: it returns what this rank tells the others beside its losses.
+  /// backward: it returns the facts of this rank beside its losses.
   /// Math:     t, label drop, routes and noise of global sample g come from RandomKey(seed, stream, step, g), the noise
   ///           as kernels::fill_normal makes it (last bits by instruction set); the gradient is that of the mean loss
   ///           over the global batch, summed over micro-batches and ranks; with dist.reproducible along one binary
@@ -64,7 +65,7 @@ class TrainStep {
   bool weights_are_spoilt() const { return weights_are_spoilt_; }
 
   autograd::Tape& tape() { return pass_.tape(); }
-  int64_t micro_batch() const { return micro_number_; }  ///< the one that runs, from 0
+  int64_t micro_batch() const { return micro_number_; }  ///< number of the running micro-batch, from 0
   GradientSync& sync() { return sync_; }
   const GradientSync& sync() const { return sync_; }
 

@@ -1,4 +1,4 @@
-// The training run: the one place that knows configs, ranks and files at once.
+// The training run: the one place where configs, ranks and files come together.
 #pragma once
 #include <optional>
 #include <string>
@@ -12,7 +12,7 @@ struct TrainOptions {
   std::string out;                   ///< run folder
   bool resume_auto = false;          ///< resume the run in `out`, if it has a checkpoint
   std::string resume_from;           ///< resume from this folder; "": from none
-  double max_hours = 0;              ///< stop with a checkpoint when 99 % of it is over; 0: no limit
+  double max_hours = 0;              ///< stop with a checkpoint after 99 % of this time; 0: no limit
   bool strict = false;               ///< fallbacks (threads not pinned, slower kernels) are errors
   std::optional<std::string> trace;  ///< write a timeline; "": to OUT/trace.json
   bool resumes() const { return resume_auto || !resume_from.empty(); }
