@@ -1,7 +1,7 @@
-// Weights of one DiT as the start of another: for fine-tuning on other classes, bands or sizes.
+// Adapts the weights of one DiT to another, for fine-tuning on other classes, bands or sizes.
 //
 // Equal parts are copied. These may differ and are adapted:
-//   classes             a new label table as the model starts it; the row of dropped labels is kept
+//   classes             a newly initialised label table; the row of dropped labels is kept
 //   channels (bands)    a band whose name both models know gets the weights of that band, any other the mean over the
 //                       bands of the file: in the patch embedding, which is then multiplied by (bands of the file) /
 //                       (bands here) so that its outputs keep their size, and in the final layer, predictions and
@@ -21,9 +21,9 @@ namespace ditrain::checkpoint {
 /// Names of the channels of a config's data; empty: not known.
 std::vector<std::string> band_names(const config::Config& config);
 
-/// Loads the weights of `file` into the values of a model that has been initialised (or its parts, where ranks share
-/// it), whose config is `target`. Returns what was adapted, one line each; none: all weights are those of the file.
-/// `pus`: cores that read, where the file is as we write it.
+/// Loads the weights of `file` into the values of an initialised model (or this rank's part, if ranks share it) with
+/// config `target`. Returns what was adapted, one line each; empty: all weights are those of the file. `pus`: cores
+/// that read, if the file is in our own format.
 /// Errors:   InputError, where = the file: a model that cannot be adapted, with the key; as DitFile::read
 std::vector<std::string> load_adapted(const DitFile& file, const config::Config& target, nn::Model& model,
                                       const std::vector<int>& pus = {});

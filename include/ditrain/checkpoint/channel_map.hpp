@@ -7,8 +7,8 @@
 
 namespace ditrain::checkpoint {
 
-/// A channel here gets what the file has of the channel of the same name (B04 and b4 are one), or the mean over the
-/// file's channels. Where names are not known, the same number of channels means the same channels.
+/// A channel of this model gets the values of the file's channel with the same name (B04 and b4 are equal), or the mean
+/// over the file's channels. If names are unknown, equal numbers of channels are taken as the same channels.
 class ChannelMap {
  public:
   /// Names are empty, or one for each channel.
@@ -17,7 +17,7 @@ class ChannelMap {
 
   int64_t from() const { return from_; }
   int64_t to() const { return int64_t(of_.size()); }
-  /// Whether every channel is the one at the same place.
+  /// Whether the map is the identity.
   bool same() const;
   /// The value for channel `i` here, from the values that the file has for its channels.
   float value(int64_t i, const std::function<float(int64_t channel)>& of_file) const;

@@ -1,6 +1,6 @@
-// Checksums of the files of a checkpoint. They stand in its state.json, which has one of itself; whoever reads a file
-// of the folder holds it against them. Each covers a piece of a file, so that several threads and ranks write and check
-// a file at once.
+// Checksums of the files of a checkpoint, stored in its state.json (which has one of itself). All code that reads a
+// file of the folder compares it with them. Each checksum covers a piece of a file, so that several threads and ranks
+// write and check a file at once.
 #pragma once
 #include <algorithm>
 #include <map>
@@ -18,7 +18,7 @@ namespace ditrain::checkpoint {
 /// Bytes of a file that one writer wrote: `rows` runs of `run` bytes, the next `stride` bytes after the last.
 struct CheckedPiece {
   uint64_t offset = 0, run = 0, rows = 1, stride = 0;
-  uint64_t checksum = 0;  ///< files::Checksum of the runs in a row
+  uint64_t checksum = 0;  ///< files::Checksum of all runs, one after the other
   uint64_t bytes() const { return run * rows; }
 };
 
@@ -29,14 +29,14 @@ struct CheckedFile {
 
 using CheckedFiles = std::map<std::string, CheckedFile>;  ///< by the file's name in the folder
 
-/// The checksums that the state.json beside a file of a checkpoint has for it. None: it has no such entry, or the file
-/// is not one of a checkpoint. Errors: as read_checkpoint_state
+/// The checksums of a file in the state.json beside it; nullopt if it has no entry, or the file is not in a checkpoint.
+/// Errors: as read_checkpoint_state
 std::optional<CheckedFile> checks_of(const std::string& path);
 
-/// Holds an open file against its checksums, a tensor at a time.
+/// Compares an open file with its checksums, one tensor at a time.
 class FileChecker {
  public:
-  /// Checks what lies before the tensors, and that pieces and tensors fit; both outlive the object.
+  /// Checks the header, and that pieces and tensors fit. Both arguments must outlive the object.
   /// Errors: InputError as check
   FileChecker(const weights::SafetensorsFile& file, const CheckedFile& expected);
 
@@ -44,8 +44,8 @@ class FileChecker {
   std::pair<const CheckedPiece*, const CheckedPiece*> pieces_of(const weights::TensorView& tensor) const;
   /// Whether the pieces of the tensor are single runs that follow each other.
   bool in_order(const weights::TensorView& tensor) const;
-  /// f(offset, data, bytes) sees the piece in order, in parts that fit into a cache, right after the sum has; then the
-  /// sum is compared.
+  /// Reads a piece in order, in parts that fit into a cache, calls f(offset, data, bytes) with each after adding it to
+  /// the sum, and compares the sum at the end.
   /// Errors: InputError naming the file, the offset and, if there is one, the tensor
   template <class F>
   void check(const CheckedPiece& piece, const std::string& tensor, const F& f) const {
@@ -70,7 +70,7 @@ class FileChecker {
   const files::PieceReader reader_;
 };
 
-/// Errors: InputError naming `where` unless the pieces lie in the file and have each of its bytes once
+/// Errors: InputError naming `where` unless the pieces cover each byte of the file exactly once
 void expect_coverage(const CheckedFile& file, const std::string& where);
 
 /// Reads and checks all of a file, with the cores of `pus` (parallel::run_jobs). Errors: InputError as check

@@ -1,4 +1,5 @@
-// From a checkpoint, or an exported file, to a model with weights, and from a model to files that other programs read.
+// Loads a model with weights from a checkpoint or an exported file, and exports a model to files that other programs
+// read.
 #pragma once
 #include <memory>
 #include <span>
@@ -18,14 +19,14 @@ struct WeightsSource {
   int64_t step = -1;  ///< optimiser steps done; -1: the file does not say
 };
 
-/// Which weights: EMA, or the weights themselves.
+/// Which weights: the EMA, or the model's current weights.
 enum class Weights { kEma, kModel };
 inline constexpr Word<Weights> kWeights[] = {{"ema", Weights::kEma}, {"model", Weights::kModel}};
 constexpr std::span<const Word<Weights>> words_of(Weights) { return kWeights; }
 
-/// Looks for weights. `path` is a run folder, a folder of checkpoints or a checkpoint folder, of which `weights` picks
-/// the file; or a .safetensors file: one that ditexport wrote carries its config, others need
-/// state.json beside them (checkpoints) or config.yaml beside them.
+/// Finds weights and their config. `path` is a run folder, a folder of checkpoints or a checkpoint folder (`weights`
+/// picks the file), or a .safetensors file. A file from ditexport has its config inside; others need state.json
+/// (checkpoints) or config.yaml beside them.
 /// Errors:   InputError if no weights or no config are found
 WeightsSource find_weights(const std::string& path, Weights weights);
 
@@ -39,8 +40,7 @@ std::unique_ptr<nn::Model> load_model(const WeightsSource& source);
 ///           data, or on another process
 std::unique_ptr<nn::Model> load_guide(const std::string& path, const config::Config& config);
 
-/// Keys in which the configs differ and with which the outputs of two models have different meanings; where the tiles
-/// of a condition lie has none.
+/// The keys that differ and that change the meaning of a model's outputs. (The folder of a condition's tiles does not.)
 std::vector<config::Difference> differences_of_meaning(config::Config a, config::Config b);
 
 /// Writes one safetensors file with the names and shapes of the public state dict of the model's kind (frozen tensors,

@@ -1,4 +1,4 @@
-// Makes a checkpoint of published weights, to sample from or to fine-tune.
+// Converts published weights to a checkpoint, to sample from or to fine-tune.
 #pragma once
 #include <string>
 #include <vector>
@@ -16,9 +16,9 @@ struct ImportRequest {
 
 struct Imported {
   config::Config config;
-  std::string file;  ///< the weights were read from
+  std::string file;  ///< the file that the weights were read from
   int64_t num_parameters = 0;
-  std::vector<std::string> notes;  ///< what was found out, assumed and adapted, one line each
+  std::vector<std::string> notes;  ///< what was derived, assumed and adapted, one line each
 };
 
 /// Writes a checkpoint of step 0. Weights and EMA are those of the file, the optimiser state is 0.

@@ -1,14 +1,14 @@
-// Writes checkpoints while training goes on. Weights, optimiser state and EMA do not change during forward and
-// backward, so each rank streams its part of them straight into the files of the checkpoint while the next step
-// computes; an update of the weights waits, slice by slice, only for what is not written yet and does not fit into a
-// bounded buffer (after DataStates-LLM, https://arxiv.org/abs/2406.10707). The state is never copied as a whole.
+// Writes checkpoints while training continues. Weights, optimiser state and EMA do not change during forward and
+// backward, so each rank streams its part of them into the files of the checkpoint while the next step computes. An
+// update of the weights waits, slice by slice, only for data that is not written yet and does not fit into a bounded
+// copy-on-write buffer (after DataStates-LLM, https://arxiv.org/abs/2406.10707). The state is never copied as a whole.
 //
-//   start(step) -> each rank writes its pieces -> all have: rank 0 collects the checksums, writes state.json and gives
-//   the folder its name -> all know
+//   start(step) -> each rank writes its pieces -> when all have: rank 0 collects the checksums, writes state.json and
+//   renames the folder -> all ranks learn the outcome
 //
-// Collective parts run on the training threads, between two steps. The trainer asks whether some rank is still working
-// (waits), which all ranks learn with the facts of a step, and calls advance() when none is. A rank that works for its
-// disk says so (dist::DiskWork): the others wait for it as long as it lives.
+// Collective parts run on the training threads, between two steps. Ranks exchange waits(), whether they are still
+// writing, with the facts of a step; the trainer calls advance() when none is. A rank that waits for its disk says so
+// (dist::DiskWork), and the others wait for it as long as it lives.
 #pragma once
 #include <memory>
 #include <optional>
@@ -31,21 +31,21 @@ struct OwnState {
   std::vector<parallel::Range> parts = {};  ///< elements of the arenas
   bool whole_parameters = true;             ///< also the parameters that ranks do not split
   bool frozen = true;                       ///< values that are never updated
-  bool shared = true;                       ///< also what all groups of ranks have in common
-  int group = 0, groups = 1;                ///< its group, of all (dist.outer)
+  bool shared = true;                       ///< also arrays that all groups of ranks have in common
+  int group = 0, groups = 1;                ///< number of its group, and of groups (dist.outer)
 };
 
 /// The outcome of a checkpoint.
 struct SaveOutcome {
   int64_t step = 0;
   std::string folder;   ///< path of the checkpoint, on rank 0
-  std::string problem;  ///< "": it is whole. Earlier checkpoints are intact in any case
+  std::string problem;  ///< "": it is complete. Earlier checkpoints are intact in any case
 };
 
 class CheckpointSaver {
  public:
   struct Setup {
-    std::string checkpoints_dir;  ///< has to be on a file system that all ranks see
+    std::string checkpoints_dir;  ///< must be on a file system that all ranks see
     config::CheckpointConfig config;
     std::string snapshots_dir = {};  ///< where snapshots stay (snapshots.hpp)
     OwnState mine;
@@ -59,15 +59,16 @@ class CheckpointSaver {
   CheckpointSaver(const CheckpointSaver&) = delete;
   CheckpointSaver& operator=(const CheckpointSaver&) = delete;
 
-  /// Collective: begins the checkpoint of the state as it is now; the one before must be over. state.files is not used.
-  /// Returns the outcome at once if not even the files could be made. `snapshot`: its power averages stay.
+  /// Begins a checkpoint of the current state; the previous one must be over. Collective. state.files is not used.
+  /// Returns the outcome at once if the files cannot be created. `snapshot`: its power averages are kept as a snapshot.
   std::optional<SaveOutcome> start(const CheckpointState& state, bool snapshot = false);
   bool is_writing() const { return phase_ != Phase::kIdle; }  ///< the same on all ranks
-  /// Whether this rank still works on what advance() needs.
+  /// Whether this rank is still writing what advance() needs.
   bool waits() const;
-  /// Collective, when no rank waits: takes the next collective step, and returns the outcome once it is known.
+  /// Takes the next collective step, and returns the outcome once it is known. Collective; call it when no rank
+  /// waits().
   std::optional<SaveOutcome> advance();
-  /// Collective: returns when the checkpoint that is being written, if any, is whole or has failed.
+  /// Returns when the checkpoint that is being written, if any, is complete or has failed. Collective.
   std::optional<SaveOutcome> finish();
 
   /// Call before these elements of weights, optimiser state and EMA change: returns when the checkpoint has written or
@@ -90,9 +91,9 @@ class CheckpointSaver {
   ops::Context& ctx_;
   const std::vector<weights::SafetensorsLayout> layouts_;  // of the files with tensors
   Phase phase_ = Phase::kIdle;
-  int64_t step_ = 0;  // of the checkpoint that is being written
+  int64_t step_ = 0;  // step of the checkpoint that is being written
   double update_waited_s_ = 0;
-  std::unique_ptr<Commit> commit_;  // of it, on rank 0
+  std::unique_ptr<Commit> commit_;  // of that checkpoint, on rank 0
   std::unique_ptr<Buffer> buffer_;  // from the first checkpoint on
   std::unique_ptr<StateWriter> writer_;
 };

@@ -1,8 +1,9 @@
-// Snapshots of the power averages of the weights (optim/power_average.hpp), and the average of any width made of them.
+// Snapshots of the power averages of the weights (optim/power_average.hpp), and the averages of any width that they
+// give.
 //
-//   RUN/snapshots/step_00001000/{averages.safetensors,state.json}     of every ema.snapshots_every steps
+//   RUN/snapshots/step_00001000/{averages.safetensors,state.json}     every ema.snapshots_every steps
 //
-// They are hard links to files of the checkpoint of that step, and stay when it goes.
+// They are hard links to files of the checkpoint of that step, and stay when the checkpoint is removed.
 #pragma once
 #include <memory>
 #include <string>
@@ -23,7 +24,8 @@ struct Snapshots {
   WeightsSource newest;
 };
 
-/// `path` is a run folder or one of its snapshots, RUN/snapshots/step_N, which is then the newest that counts.
+/// Finds the snapshots of a run. `path` is a run folder or one of its snapshots, RUN/snapshots/step_N; later snapshots
+/// are then ignored.
 /// Errors:   InputError if there are none; as read_checkpoint_state
 Snapshots find_snapshots(const std::string& path);
 

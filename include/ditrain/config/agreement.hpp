@@ -1,5 +1,5 @@
-// Ranks with different programs, flags, configs, data or checkpoints would silently train different models, sample from
-// another model, or wait for each other for ever. They are compared before anything is written.
+// Checks that all ranks have the same program, flags, config, data and checkpoint, before anything is written. Ranks
+// that differ would silently train different models, sample from another model, or wait for each other for ever.
 #pragma once
 #include <string>
 #include <vector>

@@ -49,7 +49,7 @@ inline constexpr Word<Copy> kCopies[] = {
     {"auto", Copy::kAuto}, {"threads", Copy::kThreads}, {"workers", Copy::kWorkers}};
 constexpr std::span<const Word<Copy>> words_of(Copy) { return kCopies; }
 
-/// What computes the GEMMs.
+/// Which code computes the GEMMs: our kernels or the reference loops.
 enum class Gemm { kOwn, kRef };
 inline constexpr Word<Gemm> kGemms[] = {{"own", Gemm::kOwn}, {"ref", Gemm::kRef}};
 constexpr std::span<const Word<Gemm>> words_of(Gemm) { return kGemms; }

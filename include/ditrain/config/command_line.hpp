@@ -33,7 +33,7 @@ std::string choices(const char* between = "|") {
 /// How a flag is given, as "--set KEY=VALUE...".
 std::string usage_of(const Flag& flag);
 
-/// What a program says about itself: the one source of --help, its man page and its completion (manual.hpp).
+/// The description of a program: the one source of --help, its man page and its completion (manual.hpp).
 struct Usage {
   std::string program, summary;
   std::vector<Flag> flags;
@@ -75,7 +75,7 @@ class CommandLine {
   std::vector<std::string> get_all(const std::string& name) const;
   const std::vector<std::string>& positional() const { return positional_; }
 
-  std::string help_text(size_t width) const;  ///< in so many columns
+  std::string help_text(size_t width) const;  ///< width: in columns
   /// The effective command line: one line per flag with its values or its default, then what follows the flags. The
   /// flags named in `but` are left out.
   std::string effective_text(const std::vector<std::string>& but = {}) const;

@@ -35,7 +35,7 @@ struct TrainConfig {
   nn::Routes routing = {};
   std::optional<nn::LayerSync> layer_sync = {};
   std::string init_from;    ///< checkpoint or published weights that a new run starts from; empty: none
-  std::string branch_from;  ///< checkpoint whose weights, optimiser state and step a new run goes on from; empty: none
+  std::string branch_from;  ///< checkpoint whose weights, optimiser state and step a new run continues; empty: none
 };
 
 struct ParallelConfig {
@@ -49,7 +49,7 @@ struct ParallelConfig {
 };
 
 struct MemoryConfig {
-  double fast_gib = 0;  ///< per rank; 0: its part of the on-package memory (HBM)
+  double fast_gib = 0;  ///< GiB per rank; 0: its share of the on-package memory (HBM)
   /// The size of each slow tier, in the order of memory::kTiers. None means auto: as much as tensors need, or nothing
   /// if a slower tier has a size.
   memory::PerTier<std::optional<double>> tier_gib = memory::default_gib();
@@ -94,7 +94,7 @@ struct CheckpointConfig {
   bool keep_discarded = false;  ///< keep those after the step that a run resumes from
   bool async = true;            ///< written while training continues
   double buffer_gib = 1;        ///< per rank: copy-on-write buffer of async
-  double timeout_s = 0;         ///< a disk that does nothing for longer ends the run; 0: it may
+  double timeout_s = 0;         ///< a disk without progress for longer ends the run; 0: no limit
   OnCheckpointError on_error = OnCheckpointError::kWarn;
 };
 
@@ -149,9 +149,9 @@ struct Config {
 Config default_config();
 
 /// Reads the config `path`, then `overlays`, whose keys replace those of the files before them, applies `sets`
-/// ("a.b=v") in order, then fills the sizes that model.name stands for. `path`
-/// is looked for in the working directory, then in share/ditrain/configs beside the folder of the running program, then
-/// in the installed configs. It makes no checks across keys: call `validate`.
+/// ("a.b=v") in order, then fills the sizes that model.name stands for. `path` is looked for in the working directory,
+/// then in share/ditrain/configs beside the folder of the running program, then in the installed configs. It makes no
+/// checks across keys: call `validate`.
 /// Errors:   InputError "[config] FILE:LINE: ..." for bad YAML, unknown, double or ill-typed keys, values out of range
 Config load_config(const std::string& path, const std::vector<std::string>& sets = {},
                    const std::vector<std::string>& overlays = {});
@@ -170,8 +170,8 @@ std::vector<std::string> warnings(const Config& config);
 /// How training samples: as section sample says, clamped to [-1, 1] if data are pixels, and without guidance if the
 /// model was not trained without labels. Errors: InputError for a bad sample.steps
 diffusion::SamplerConfig sampler_of(const Config& config);
-/// The value of sample.guide with which guidance leads from the model with the routes of its training to the model with
-/// all tokens, and these routes; none for another guide.
+/// The value of sample.guide for which the guide is the model itself with the token routes of its training.
+/// guide_routes returns these routes, or none for another guide.
 inline constexpr std::string_view kRoutedGuide = "routed";
 nn::Routes guide_routes(const std::string& guide, const Config& config);
 /// Whether a run samples: for grids, or for distances (eval.fid_every_steps).

@@ -1,4 +1,4 @@
-// How two configs differ: what a resumed run must not change, and what else is compared.
+// Compares two configs: which keys differ, and which of them a resumed run must not change.
 #pragma once
 #include <string>
 #include <vector>
@@ -18,10 +18,10 @@ std::vector<Difference> differences(const Config& old_config, const Config& new_
 /// may_change_on_resume (free_on_resume in option_table.cpp decides it).
 std::vector<Difference> differences_on_resume(const Config& old_config, const Config& new_config);
 
-/// Whether samples are made and compared in the same way (sections sample and eval), so that their distances are
-/// comparable.
+/// Whether sections sample and eval agree, so that the Frechet distances of both runs are comparable.
 bool measure_same_distances(const Config& a, const Config& b);
 
+/// Refuses to resume if differences_on_resume finds any.
 /// Errors:   InputError "[resume] ..." that lists both values of every such key
 void check_resume(const Config& old_config, const Config& new_config);
 

@@ -1,5 +1,5 @@
-// What `--help` and the guides say about config keys: a short list of those that most runs set, sections and single
-// keys in full, and the reference page configs/KEYS.md. All of it is made of the rows of the option table.
+// Help texts on config keys: a short list of the keys that most runs set, sections and single keys in full, and the
+// reference page configs/KEYS.md. All of it is generated from the option table.
 #pragma once
 #include <string>
 
@@ -8,9 +8,9 @@
 namespace ditrain::config {
 
 enum class Audience { kEveryRun, kSomeRuns, kExperts };
-/// Who sets the key: most runs, runs of some kind, or people who know the program from inside.
+/// Who sets the key: most runs, some kinds of runs, or experts.
 Audience audience_of(const Option& option);
-/// All names in the lists behind it: those of kEveryRun, then those of kExperts.
+/// The keys that are listed by name for this: those of kEveryRun, then those of kExperts.
 std::vector<std::string> keys_with_audience();
 
 /// The keys that most runs set, one short text each: the help text up to its first semicolon or bracket.

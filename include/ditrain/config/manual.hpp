@@ -1,4 +1,4 @@
-// What shells and `man` know of a program, made from its table of flags and the table of config keys.
+// Man pages and shell completion, generated from a program's table of flags and the table of config keys.
 #pragma once
 #include <string>
 

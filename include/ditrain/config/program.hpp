@@ -6,8 +6,9 @@
 
 namespace ditrain::config {
 
-/// Starts MPI if launched by it, runs `body` on every rank and returns the exit code. When a rank fails the whole job
-/// ends with its exit code; the message is printed by rank 0 if it fails too, else by the rank that did.
+/// Starts MPI if an MPI launcher started the program, runs `body` on every rank and returns the exit code. If a rank
+/// fails, the whole job ends with that rank's exit code; rank 0 prints the message if it fails too, otherwise the rank
+/// that failed does.
 int run_mpi_program(const char* name, int argc, char** argv, const std::function<int(dist::Communicator&)>& body);
 
 }  // namespace ditrain::config

@@ -1,4 +1,4 @@
-// What follows from a config alone: how samples are divided over ranks, and which results agree.
+// Facts that follow from a config alone: how samples are divided over ranks, and when ranks have equal weights.
 #pragma once
 #include "ditrain/config/config.hpp"
 
@@ -6,7 +6,7 @@ namespace ditrain::config {
 
 /// Ranks that share a replica: 1 unless parallel.strategy is dp_tp; parallel.tensor_ranks: auto counts as 1.
 int tensor_ranks(const Config& config);
-/// Ranks with samples of their own. world_size is a multiple of tensor_ranks.
+/// Number of replicas: world_size / tensor_ranks, which must divide it.
 int replicas(const Config& config, int world_size);
 /// Samples that one rank processes at once: train.micro_batch, or its whole share of the global batch. `replicas`
 /// divides the global batch.

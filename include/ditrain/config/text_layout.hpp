@@ -12,8 +12,8 @@ size_t terminal_columns();
 /// columns (longer words stay whole). A label that reaches into the column has a line of its own. Ends with a newline.
 std::string labelled(std::string_view label, std::string_view text, size_t indent, size_t width);
 
-/// `text` broken in the same way, each of its lines by itself; a broken line goes on below its own first word, one
-/// with two blanks behind its first words ("  label  text") below the text.
+/// `text` broken in the same way, each of its lines by itself. A broken line continues below its own first word, or
+/// below the text if it has a label with two blanks behind it ("  label  text").
 std::string wrapped(std::string_view text, size_t width);
 
 }  // namespace ditrain::config

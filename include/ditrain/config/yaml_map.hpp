@@ -15,16 +15,16 @@ namespace ditrain::config {
 
 class YamlMap {
  public:
-  /// The map that a file of this text is; `keys` are those that it may have.
+  /// Parses `text`, which must be a map; `keys` are the keys that it may have.
   /// Errors:   InputError "[config] FILE:LINE: ..." for what is not YAML, and for unknown keys; names the nearest
   YamlMap(const std::string& text, const std::string& file_name, const std::vector<std::string>& keys);
 
-  /// That of the file that a flag names, as it is or among the installed configs.
+  /// Loads the file that a flag names, from the path itself or from the installed configs.
   /// Errors:   the same, and InputError with the places looked at and the nearest name as a value of the flag
   static YamlMap load(const std::string& path, const std::string& flag, const std::vector<std::string>& keys);
 
   bool has(const std::string& key) const;
-  /// Values of keys. A key without a `fallback` has to be there.
+  /// Return the values of keys. A key without a `fallback` must be present.
   /// Errors:   InputError that names the line, the key and what is expected
   std::string text(const std::string& key) const;
   int64_t integer(const std::string& key, int64_t low, int64_t high, std::optional<int64_t> fallback = {}) const;

@@ -1,5 +1,5 @@
-// What is trained and how: section `diffusion` of a config, as values. Words are rows of registry.hpp or enums of this
-// file; Process (process.hpp) is made of a Config.
+// The training objective: section `diffusion` of a config. Words are rows of registry.hpp or enums of this file;
+// make_process (process.hpp) makes a Process of a Config.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -41,7 +41,7 @@ struct Config {
   const ProcessKind* process = default_row<ProcessKind>();  ///< ddpm | flow
   const Prediction* prediction = nullptr;                   ///< null: the first that the process lists
 
-  // Process ddpm; of these flow, which has no steps, reads the loss only.
+  // Process ddpm; process flow, which has no steps, reads only `loss` of these.
   int64_t num_steps = 1000;
   const BetaSchedule* schedule = default_row<BetaSchedule>();
   Variance variance = Variance::kAuto;
@@ -69,7 +69,8 @@ struct Shape {
   int64_t elements() const { return channels * pixels; }
 };
 
-/// Where on the way from noise (0) to data (1) guidance acts, by Process::data_share; both ends belong to it.
+/// The interval between noise (0) and data (1) in which guidance acts, in terms of Process::data_share; both ends
+/// included.
 struct GuidedInterval {
   double from = 0, to = 1;
   bool contains(double data_share) const { return from <= data_share && data_share <= to; }

@@ -48,7 +48,7 @@ class Ddpm final : public Process {
   Rules rules_;
 };
 
-/// `process` as what it is. Errors: LogicFault if it is another one
+/// Casts `process` to Ddpm. Errors: LogicFault if it is another process
 const Ddpm& as_ddpm(const Process& process);
 
 /// The mean of q(x_{t-1} | x_t, x0); its log-variance is schedule.posterior_log_variance_clipped[t].
@@ -62,7 +62,7 @@ struct PMeanVariance {
   float *mean = nullptr, *variance = nullptr, *log_variance = nullptr, *pred_x0 = nullptr;
 };
 
-/// Mean, variance and predicted clean data of the reverse process that a model's output stands for, for samples
+/// Computes mean, variance and predicted clean data of the reverse process from a model's output, for samples
 /// begin..end-1.
 /// Math:     pred_x0 by the prediction, limited to [-1, 1] if clip_denoised;
 ///           mean = posterior_mean_coef1 pred_x0 + posterior_mean_coef2 x_t;
@@ -75,7 +75,7 @@ void p_mean_variance(const Schedule& schedule, const Rules& rules, const Shape& 
                      const float* x_t, const int64_t* t, const float* model_out, const PMeanVariance& result,
                      int64_t begin, int64_t end);
 
-/// What every step of one loop has in common.
+/// Settings that are the same for every step of a loop.
 struct StepSettings {
   bool clip_denoised = false;
   double eta = 0;

@@ -21,7 +21,8 @@
 
 namespace ditrain::diffusion {
 
-/// Math:     1 - sigma', sigma' = s sigma / (1 + (s - 1) sigma), sigma = 1 - t. s = 1: t
+/// Shifts a time towards noise (s > 1).
+/// Math:     1 - sigma', sigma' = s sigma / (1 + (s - 1) sigma), sigma = 1 - t. For s = 1 it is t
 double shift_time(double t, double s);
 
 /// Math:     1 / (1 + exp(-(mean + deviation z)))
@@ -46,10 +47,10 @@ class Flow final : public Process {
   /// The times of a sampler, from 0 to 1: one more than steps. Sections of the spacing count from the data, as those of
   /// a schedule do. Errors: InputError for a spacing "ddimN", and for listed times that do not rise from 0 to 1
   std::vector<double> sampling_times(const Spacing& spacing) const;
-  /// Whether velocity() is defined at t = 1: if the model gives it itself and nothing is clipped.
+  /// Whether velocity() is defined at t = 1: only if the model predicts the velocity and nothing is clipped.
   bool has_final_velocity(bool clip_denoised) const;
-  /// The velocity that the model's output stands for; clip_denoised limits the predicted clean data to [-1, 1].
-  /// Math:     out, or (x0 - x) / (1 - t) where the model gives x0 or x0 = x + (1 - t) out was clipped
+  /// Converts the model's output to a velocity; clip_denoised limits the predicted clean data to [-1, 1].
+  /// Math:     out, or (x0 - x) / (1 - t) if the model predicts x0, or if x0 = x + (1 - t) out was clipped
   void velocity(double t, const float* x, const float* out, bool clip_denoised, float* v, int64_t n) const;
 
  private:
@@ -57,7 +58,7 @@ class Flow final : public Process {
   Config config_;
 };
 
-/// `process` as what it is. Errors: LogicFault if it is another one
+/// Casts `process` to Flow. Errors: LogicFault if it is another process
 const Flow& as_flow(const Process& process);
 
 }  // namespace ditrain::diffusion

@@ -31,10 +31,10 @@ struct BetaSchedule {
 /// x_t = alpha x0 + sigma noise, at one time.
 struct Level {
   double alpha, sigma;
-  double inverse_alpha, sigma_by_alpha;  ///< of alpha and sigma, with fewer roundings
+  double inverse_alpha, sigma_by_alpha;  ///< 1 / alpha, sigma / alpha, with fewer roundings than from these two
 };
 
-/// What a model's output means. All predictions are linear:
+/// The meaning of a model's output. All predictions are linear:
 struct Prediction {
   std::string_view name;
   struct Target {
@@ -45,8 +45,8 @@ struct Prediction {
   };
   using TargetFn = Target(const Level& level);
   using CleanFn = Clean(const Level& level);
-  TargetFn* target;                 ///< what it is trained on:    target = by_x0 x0 + by_noise noise
-  CleanFn* clean;                   ///< the inverse of it:        x0 = by_x_t x_t + by_out out
+  TargetFn* target;                 ///< training target:          target = by_x0 x0 + by_noise noise
+  CleanFn* clean;                   ///< predicted clean data:     x0 = by_x_t x_t + by_out out
   std::string_view diffusers_name;  ///< prediction_type of diffusers' schedulers; empty: they have none
 };
 

@@ -17,7 +17,7 @@ class Spacing {
   /// Errors:   InputError for any other text, and for a count below 1
   Spacing(std::string text);
   Spacing(const char* text) : Spacing(std::string(text)) {}
-  /// Exactly these times, in the order of the process's own (comparisons with other implementations).
+  /// Exactly these times, in the process's order; for comparisons with other implementations.
   static Spacing at(std::vector<double> times);
 
   const std::string& text() const { return text_; }
@@ -56,10 +56,11 @@ struct Schedule {
 ///           needs 21).
 Schedule make_schedule(const BetaSchedule& row, int64_t num_steps);
 
-/// Which of num_steps steps to keep, increasing: the smallest stride that gives the count; of sections, first and last
-/// step included and fractions rounded half to even; or the listed times.
-/// Errors:   InputError if a section has fewer steps than asked for, no stride gives the count, or the list is not one
-///           of steps that rise.
+/// The steps to keep out of num_steps, increasing. For "ddimN": the smallest stride that gives N steps. For counts:
+/// evenly spread over each section, with its first and last step, fractions rounded half to even. Otherwise the listed
+/// times.
+/// Errors:   InputError if a section has fewer steps than requested, no stride gives the count, or listed steps do not
+///           rise
 std::vector<int64_t> space_timesteps(int64_t num_steps, const Spacing& spacing);
 
 /// The process that visits only space_timesteps(base.num_steps(), spacing), with the same A_t at these steps.

@@ -18,7 +18,7 @@ inline constexpr double kStretchLow = 2, kStretchHigh = 98;  ///< per cent of th
 
 struct Composite {
   std::string name;                ///< "true colour" or "false colour"
-  std::vector<std::string> bands;  ///< those shown as red, green and blue
+  std::vector<std::string> bands;  ///< bands shown as red, green and blue
   std::vector<double> low, high;   ///< quantities (number * scale + offset) that become 0 and 255
   bool of_bytes = false;           ///< 8-bit numbers unstretched, for a comparison with pictures
   bool operator==(const Composite&) const = default;

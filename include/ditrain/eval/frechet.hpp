@@ -26,7 +26,7 @@ struct FrechetDistance {
 ///           them). Rounding may put the distance of a set to itself below 0, by up to 1e-12 of its traces
 /// Memory:   4 matrices [d, d] in f64
 /// Threads:  the workers of `team` share the GEMMs; bit-identical for any number of them
-/// Errors:   InputError if the sets have different numbers of dimensions
+/// Errors:   InputError if the sets have different numbers of dimensions; RunError if the eigenvalues do not converge
 FrechetDistance frechet_distance(parallel::Team& team, const FeatureStatistics& a, const FeatureStatistics& b);
 
 }  // namespace ditrain::eval

@@ -2,8 +2,7 @@
 // one protocol for the whole run. Ranks share the images; the result does not depend on their number.
 //
 //   TrainingFid fid(setup, data, team, comm);                  // features of the reference, once
-//   const double value = fid.distance(num_mine, draw);         // `draw` makes this rank's samples; same value on all
-//   ranks
+//   const double value = fid.distance(num_mine, draw);         // of the samples that `draw` makes on all ranks
 #pragma once
 #include <cstdint>
 #include <functional>

@@ -13,7 +13,7 @@ inline constexpr Word<LrSchedule> kLrSchedules[] = {
     {"constant", LrSchedule::kConstant}, {"cosine", LrSchedule::kCosine}, {"wsd", LrSchedule::kWsd}};
 constexpr std::span<const Word<LrSchedule>> words_of(LrSchedule) { return kLrSchedules; }
 
-/// What updates the weights; each has a row in optim/algorithms.cpp.
+/// The optimiser; each has a row in optim/algorithms.cpp.
 enum class Kind { kAdamW, kMuon };
 inline constexpr Word<Kind> kKinds[] = {{"adamw", Kind::kAdamW}, {"muon", Kind::kMuon}};
 constexpr std::span<const Word<Kind>> words_of(Kind) { return kKinds; }
@@ -21,7 +21,7 @@ constexpr std::span<const Word<Kind>> words_of(Kind) { return kKinds; }
 struct Config {
   Kind kind = Kind::kAdamW;
   double lr = 1e-4;
-  double muon_lr = 1e-3;  ///< of matrices of blocks with kMuon; it has the schedule of lr
+  double muon_lr = 1e-3;  ///< kMuon: learning rate of matrices in blocks; follows the schedule of lr
   double beta1 = 0.9, beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;  ///< decoupled; on every parameter, as torch.optim.AdamW without groups
@@ -38,12 +38,13 @@ struct EmaConfig {
   int64_t snapshots_every = 0;  ///< steps between snapshots of the power averages (power_average.hpp); 0: none are kept
 };
 
-/// Outer steps (optim/outer.hpp): groups of ranks train by themselves and average what they learned now and then.
+/// Outer steps (optim/outer.hpp): groups of ranks train separately and average their weight changes every `every`
+/// steps.
 struct OuterConfig {
-  int every = 50;         ///< steps of a phase
-  double lr = 0.7;        ///< of the outer optimiser
-  double momentum = 0.9;  ///< of it (Nesterov)
-  bool overlap = false;   ///< the average travels during the next phase
+  int every = 50;         ///< steps between outer steps (a phase)
+  double lr = 0.7;        ///< learning rate of the outer optimiser
+  double momentum = 0.9;  ///< Nesterov momentum of the outer optimiser
+  bool overlap = false;   ///< all-reduce the average during the next phase
   int groups = 0;         ///< no key: nodes of the run, or hosts of the simulated link; 0 until a plan settles it
 };
 
@@ -53,8 +54,8 @@ struct OuterConfig {
 double learning_rate(const Config& config, int64_t step, int64_t total_steps);
 /// EMA decay of update `step` (0 is the first).
 double ema_decay(const EmaConfig& config, int64_t step);
-/// Share of the weights before the first update in the EMA after `updates` of them. Math: product of their decays;
-/// shares below 1e-6 may be given as anything below that.
+/// Share of the initial weights in the EMA after `updates` updates.
+/// Math:     product of the decays; a share below 1e-6 may be returned as any number below 1e-6
 double ema_share_of_start(const EmaConfig& config, int64_t updates);
 
 }  // namespace ditrain::optim

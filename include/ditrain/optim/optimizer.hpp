@@ -1,6 +1,5 @@
-// The update of the weights and of their EMA over the flat arenas. An algorithm declares what state it keeps
-// (autograd/state_array.hpp) and updates slices; when which slice is updated is for the plan to say
-// (plan/gradient_plan.hpp).
+// The update of the weights and of their EMA over the flat arenas. An algorithm declares its state
+// (autograd/state_array.hpp) and updates slices; the plan (plan/gradient_plan.hpp) decides when each slice is updated.
 //
 //   store.allocate(For::kTraining, precision, {.states = optim::state_arrays(config)});
 //   optim::update(ctx, config, settings, store, slice);
@@ -15,7 +14,7 @@ struct StepSettings {
   int64_t step = 0;       ///< 0 is the first update
   double lr = 0;          ///< learning rate of this update, see learning_rate()
   double ema_decay = 0;   ///< EMA decay of this update, see ema_decay()
-  double grad_scale = 1;  ///< clipping
+  double grad_scale = 1;  ///< factor on gradients, for clipping
 };
 
 inline constexpr int64_t kUpdateGrain = 1024;  ///< elements: workers split a slice at its multiples
@@ -24,8 +23,8 @@ inline constexpr int64_t kUpdateGrain = 1024;  ///< elements: workers split a sl
 struct Algorithm {
   Kind kind;
   std::vector<autograd::StateArray> states;
-  /// Multiply-adds of an update of this parameter, if only all of it can be updated at once; 0: a slice may end in it.
-  /// Null: a slice may end anywhere. Where ranks have shards, each such parameter is updated by one of them.
+  /// Returns the multiply-adds of an update of this parameter if it can only be updated as a whole; 0: a slice may end
+  /// inside it. Null: a slice may end anywhere. With shards, each parameter that must be whole is updated by one rank.
   double (*whole_cost)(const autograd::Parameter& parameter) = nullptr;
   /// Updates values, states and EMA of a slice from its gradients. Updating all slices is bit-identical to one update
   /// of all parameters, for any number of workers.
@@ -36,7 +35,7 @@ struct Algorithm {
 };
 const Algorithm& algorithm_of(const Config& config);
 
-/// What a run keeps: the arrays of its optimiser, then its power averages.
+/// The state arrays of a run: those of its optimiser, then its power averages.
 std::vector<autograd::StateArray> state_arrays(const Config& config = {}, const EmaConfig& ema = {});
 inline size_t workspace_bytes(const Config& config, const autograd::ParameterStore& layout) {
   const Algorithm& algorithm = algorithm_of(config);
@@ -54,15 +53,15 @@ void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings&
 void adamw_ema_step(ops::Context& ctx, const Config& config, const StepSettings& settings,
                     autograd::ParameterStore& parameters);
 
-/// Copies the new weights of a slice, which lie in the place of its gradients, into the arenas of values and of their
-/// bf16 copy.
+/// Copies the new weights of a slice, which have arrived in the memory of its gradients, into the arenas of values and
+/// of their bf16 copy.
 void take_weights(ops::Context& ctx, autograd::ParameterStore& parameters, const autograd::ArenaSlice& slice);
 
-/// Copies a slice of an arena, split over the workers like its update: a page lies in the domain of the worker that
-/// writes it first.
+/// Copies a slice of an arena, split over the workers as its update is, because a page lands in the NUMA domain of the
+/// worker that writes it first.
 void copy_as_updated(ops::Context& ctx, const Tensor& from, const Tensor& to);
 
-/// L2 norm of all gradients together. NaN or infinite if any gradient is (find_non_finite tells which).
+/// L2 norm of all gradients together. Not finite if any gradient is not (find_non_finite says which).
 double gradient_norm(ops::Context& ctx, const autograd::ParameterStore& parameters);
 
 /// Factor that limits the norm: min(1, clip_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_; 1 if clip_norm is

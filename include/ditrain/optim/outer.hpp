@@ -1,6 +1,6 @@
 // Outer steps, for links that are too slow to sum gradients in every step (dist.outer): each group of ranks takes
-// `every` steps with its own optimiser, then an outer optimiser moves the weights of the run by what the groups have
-// learned on average (DiLoCo, Douillard et al. 2023, https://arxiv.org/abs/2311.08105).
+// `every` steps with its own optimiser, then an outer optimiser updates the weights of the run by the mean change of
+// the groups (DiLoCo, Douillard et al. 2023, https://arxiv.org/abs/2311.08105).
 //
 //   D_m = start_m - w_m            outer gradient of group m, from the weights that its phase began with; D: the mean
 //                                  over all M groups
@@ -34,18 +34,19 @@ namespace ditrain::optim {
 
 class OuterOptimizer {
  public:
-  /// Allocates in the store's layout and adds to the store what checkpoints keep. All groups together have `ranks`
-  /// ranks, those of a group with the same weights. `shared` holds the gradient. The store is allocated for training,
-  /// whole and in one piece, and outlives the object.
+  /// Allocates arrays in the store's layout, and adds to the store those that checkpoints keep. All groups together
+  /// have `ranks` ranks; ranks of a group have the same weights. `shared` holds the gradient. The store must be
+  /// allocated for training, whole and in one piece, and must outlive the object.
   OuterOptimizer(const OuterConfig& config, int ranks, autograd::ParameterStore& parameters, memory::Allocator& shared);
   ~OuterOptimizer();  ///< takes from the store what it added
   OuterOptimizer(const OuterOptimizer&) = delete;
   OuterOptimizer& operator=(const OuterOptimizer&) = delete;
 
-  /// Call before the first phase, which begins with the weights of the store. `loaded`: so are the weights of the run
-  /// (ParameterStore::published) and all states; else the run begins with those weights, too.
+  /// Call before the first phase, which begins with the weights of the store. `loaded`: the weights of the run
+  /// (ParameterStore::published) and all states were loaded, too; otherwise the run also begins with the weights of the
+  /// store.
   void begin(ops::Context& ctx, bool loaded = false);
-  /// What is to be summed over ranks: [arena_size], this rank's part of the mean.
+  /// The array to sum over ranks: [arena_size], this rank's part of the mean.
   const Tensor& gradient() const { return gradient_; }
   /// Writes the gradient of the phase. With overlap the weights become those that the next phase begins with.
   void take_gradient(ops::Context& ctx);
@@ -53,7 +54,7 @@ class OuterOptimizer {
   /// ema_decay: of the phase.
   void apply(ops::Context& ctx, double ema_decay);
 
-  /// Arenas that it takes in memory, and tensors of the whole run and of each group in checkpoints, per parameter.
+  /// Number of arenas in memory and, per parameter, of tensors in checkpoints: of the whole run, and of each group.
   struct Arrays {
     int in_memory, shared_on_disk, on_disk_per_group;
   };
@@ -71,8 +72,7 @@ class OuterOptimizer {
   Tensor start_, group_momentum_;  // start_m, c_m; of overlap
 };
 
-/// The arrays that a run keeps: those of its optimiser, which groups have for themselves where there are outer steps,
-/// and its power averages.
+/// The state arrays of a run: those of its optimiser, one per group if there are outer steps, and its power averages.
 std::vector<autograd::StateArray> state_arrays(const Config& config, const EmaConfig& ema, bool groups);
 
 }  // namespace ditrain::optim

@@ -1,5 +1,5 @@
-// What a data path holds, for people (a table) and programs (JSON), and what ditrain would make of it. Knows rasters,
-// image files, shards of tiles and shards of latents, one file or a folder of them.
+// Describes the contents of a data path, as a table and as JSON, and how ditrain would use them: rasters, image files,
+// shards of tiles or of latents, one file or a folder of them.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -13,7 +13,8 @@ struct Inspection {
                      ///< "crs", "valid": pixels per band, "mean", "min", "max", ...}], ...}
 };
 
-/// Reads every pixel once. Classes are those that the data set would have. Errors: InputError: nothing that is data
+/// Reads every pixel once. The classes are those that a data set from this path would have.
+/// Errors:   InputError if there is no data
 Inspection inspect_path(const std::string& path);
 
 }  // namespace ditrain::scenes

@@ -1,4 +1,5 @@
-// Scenes below a folder: which files and bands each consists of, on which grid its tiles are cut, what class it has.
+// Finds the scenes below a folder: which files and bands each consists of, the grid on which its tiles are cut, its
+// class.
 //
 // A raster of several bands is a scene. Rasters of one band are one scene together if their names differ only in the
 // band (T33_20200601_B02_10m.tif, T33_20200601_B8A_20m.tif) and a size such as 10m; the band's name is then that of the
@@ -19,12 +20,12 @@ namespace ditrain::scenes {
 
 struct SceneRequest {
   std::string from;                     ///< a folder, or one raster
-  std::vector<std::string> bands = {};  ///< wanted, in this order; empty: all of the first scene
-  std::vector<std::string> names = {};  ///< of the bands of files that name none
+  std::vector<std::string> bands = {};  ///< wanted bands, in this order; empty: all of the first scene
+  std::vector<std::string> names = {};  ///< band names for files without band names
   double resolution = 0;                ///< side of a pixel, in units of the CRS; 0: the finest band's
   bool labels = true;                   ///< sub-folders are classes
   std::optional<double> nodata = {};    ///< missing pixels of bands whose files state neither a number nor a mask
-  double scale = 1, offset = 0;         ///< of bands whose files state none: quantity = number * scale + offset
+  double scale = 1, offset = 0;         ///< for bands whose files state none: quantity = number * scale + offset
 };
 
 /// Where the numbers of a band are.
@@ -50,7 +51,7 @@ struct Scene {
 };
 
 struct SceneList {
-  std::vector<Scene> scenes;  ///< those of one CRS and one set of facts about bands lie together
+  std::vector<Scene> scenes;  ///< scenes with equal CRS and band facts are neighbours
   std::vector<std::string> classes;
   int64_t reordered = 0;  ///< scenes whose files have the bands in another order
   int64_t other_files = 0;

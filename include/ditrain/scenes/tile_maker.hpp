@@ -1,6 +1,6 @@
-// Scenes cut into tiles, written as the shards of tile_shards.hpp. Threads read and cut pieces of scenes; one writes,
-// in the order of the scenes, so that neither the number of threads nor an interruption changes a byte. A shard appears
-// under its name when it is whole and says where the next one begins: started again, the work goes on from there.
+// Cuts scenes into tiles and writes them as the shards of tile_shards.hpp. Threads read and cut pieces of scenes; one
+// thread writes, in the order of the scenes, so that neither the number of threads nor an interruption changes a byte.
+// A shard gets its name when it is complete, and records where the next one begins: an interrupted job resumes there.
 #pragma once
 #include <functional>
 #include <string>
@@ -13,25 +13,26 @@ struct TileJob {
   SceneList scenes;
   std::string out;          ///< folder; created if it is missing
   int64_t tile = 256;       ///< side in pixels
-  double max_nodata = 0.1;  ///< a tile with a greater share of pixels that are missing in any band is dropped
+  double max_nodata = 0.1;  ///< a tile is dropped if a larger share of its pixels is missing in any band
   int threads = 1;
-  int64_t shard_tiles = 1024;  ///< at most; fewer if they are large
+  int64_t shard_tiles = 1024;  ///< most tiles per shard; fewer if tiles are large
 };
 
 struct TileProgress {
-  int64_t pieces = 0, of = 0;      ///< of scenes, read so far
-  int64_t tiles = 0, dropped = 0;  ///< of this call
-  double source_bytes = 0;         ///< decoded by this call
+  int64_t pieces = 0, of = 0;      ///< pieces of scenes read so far, and in total
+  int64_t tiles = 0, dropped = 0;  ///< tiles written and dropped by this call
+  double source_bytes = 0;         ///< bytes decoded by this call
 };
 
 struct TileResult {
   int64_t tiles = 0, dropped = 0;  ///< in all shards
-  int64_t found = 0;               ///< tiles of shards that were there before this call
-  int64_t edge_pixels = 0;         ///< of the scenes, in no whole tile
-  int64_t small_scenes = 0;        ///< smaller than a tile, so without any
+  int64_t found = 0;               ///< tiles of shards that existed before this call
+  int64_t edge_pixels = 0;         ///< pixels of scenes that are in no whole tile
+  int64_t small_scenes = 0;        ///< scenes smaller than a tile
 };
 
-/// Cuts whole tiles from the upper left corner of each scene on; what is left at the right and lower edge is counted.
+/// Cuts whole tiles, starting at the upper left corner of each scene; the remaining pixels at the right and lower edge
+/// are counted.
 /// Numerics: coarser bands repeat their pixels on the grid of the scene; finer ones (a chosen resolution) are averaged
 ///           over the valid pixels, weighted by area. A tile without any valid pixel in a band is dropped whatever
 ///           max_nodata is

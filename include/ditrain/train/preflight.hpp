@@ -47,7 +47,7 @@ PreflightVerdict judge(const std::vector<NodeFacts>& nodes, double checkpoints_g
 std::string to_json(const std::vector<NodeFacts>& nodes, const PreflightVerdict& verdict);
 
 struct PreflightOptions {
-  double seconds = 1;  ///< that each measurement takes
+  double seconds = 1;  ///< duration of each measurement
   double slow_share = kSlowShare;
   std::string json = {};  ///< a file that rank 0 writes; empty: none
 };
