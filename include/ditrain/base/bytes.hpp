@@ -1,4 +1,4 @@
-// Numbers of bytes as a person reads them.
+// Human-readable numbers of bytes.
 #pragma once
 #include <cstddef>
 #include <string>

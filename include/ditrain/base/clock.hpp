@@ -16,7 +16,7 @@ inline double cpu_s() {
   return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
 }
 
-/// Adds the time of its own life to `*sum_s`.
+/// Adds its own lifetime to `*sum_s`.
 class ScopedTimer {
  public:
   explicit ScopedTimer(double* sum_s) : sum_s_(sum_s), start_s_(now_s()) {}

@@ -1,5 +1,6 @@
-// What a sample is learnt or drawn under, beside the time: declared and read by data sets, carried through batches,
-// samplers and validation, taken by models. A part that a data set or a model does not have is ignored or empty.
+// The condition of a sample: what the model is given beside the noisy data and the time. Data sets declare and read it,
+// batches, samplers and validation carry it, models take it. Parts that a data set lacks are empty; parts that a model
+// lacks are ignored.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -8,13 +9,13 @@ namespace ditrain {
 
 struct Condition {
   int64_t label = 0;                 ///< 0 without classes
-  std::vector<double> numbers = {};  ///< NaN: not known; empty: none is known
+  std::vector<double> numbers = {};  ///< by number of kMetadata; NaN: unknown; empty: all unknown
   std::vector<float> image = {};     ///< [condition channels, H, W]; empty: no such channels
-  /// [H, W] of a sample of data, 0: the pixel has no data, and the loss leaves it out; empty: all have.
+  /// [H, W], for samples of training data; 0: the pixel has no data, and the loss ignores it; empty: all are valid.
   std::vector<uint8_t> valid = {};
 };
 
-/// The same image without label and numbers, as models learn by dropping them.
+/// The condition with the null class and without numbers, as in training samples whose label is dropped.
 inline Condition without_label(const Condition& condition, int64_t null_class) {
   return {.label = null_class, .image = condition.image};
 }

@@ -1,4 +1,4 @@
-// Lengths of time for people.
+// Human-readable durations.
 #pragma once
 #include <string>
 

@@ -1,5 +1,6 @@
 // Errors. Wrong input from outside (flags, configs, files, shapes) is an InputError: programs print it and exit with 2.
-// What goes wrong while running is a RunError: exit 1. Our own bugs are DITRAIN_CHECKs (LogicFault, exit 1).
+// Failures while running (disk, network, memory) are RunErrors: exit 1. Our own bugs are DITRAIN_CHECKs (LogicFault,
+// exit 1).
 // Text: "[where] what; got ..., expected ...; try ...".
 #pragma once
 #include <stdexcept>

@@ -1,4 +1,4 @@
-// A time that passes again and again, such as that between checkpoints.
+// A recurring interval of time, such as the time between checkpoints.
 #pragma once
 #include <functional>
 #include <utility>

@@ -9,7 +9,7 @@
 namespace ditrain::log {
 
 void set_rank(int rank, int world_size);  ///< ranks other than 0 stay silent except for warnings and errors
-std::string of_rank();  ///< what an error of a rank other than 0 begins with: "[rank 5 on node7] "; else ""
+std::string of_rank();  ///< prefix for errors of ranks other than 0, "[rank 5 on node7] "; "" on rank 0
 void open_file(const std::string& path);  ///< append every line to this file too; throws InputError if it cannot
 void close_file();
 void show_times(bool shown);    ///< whether printed lines begin with the time of day; at first they do not

@@ -1,5 +1,5 @@
-// The numbers that describe a tile of a scene and may condition a model (model.metadata), their ranges, and how a model
-// is given them.
+// The numbers that describe a tile of a scene and may condition a model (model.metadata), their ranges, and their
+// scaling.
 // Source:   DiffusionSat (Khanna et al. 2024): the same seven, scaled the same way
 #pragma once
 #include <fmt/format.h>
@@ -33,12 +33,12 @@ inline constexpr MetadataNumber kMetadata[] = {{"longitude", "degrees east", -18
 inline constexpr size_t kNumMetadata = std::size(kMetadata);
 enum MetadataIndex : size_t { kLongitude, kLatitude, kResolution, kCloudCover, kYear, kMonth, kDay };
 
-/// None is known.
+/// All numbers unknown (NaN).
 inline std::vector<double> no_metadata() {
   return std::vector<double>(kNumMetadata, std::numeric_limits<double>::quiet_NaN());
 }
 
-/// Its place in kMetadata.
+/// The index of a name in kMetadata.
 /// Errors:   InputError, where: an unknown name
 inline size_t metadata_index(std::string_view name, const std::string& where) {
   std::vector<std::string> names;
@@ -49,7 +49,7 @@ inline size_t metadata_index(std::string_view name, const std::string& where) {
   refuse_word(where, "metadata", std::string(name), names);
 }
 
-/// NaN passes.
+/// Checks that a value is in the range of its number; NaN (unknown) passes.
 /// Errors:   InputError, where: outside of its range
 inline void check_metadata(size_t number, double value, const std::string& where) {
   const MetadataNumber& m = kMetadata[number];

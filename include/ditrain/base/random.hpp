@@ -7,7 +7,8 @@
 
 namespace ditrain {
 
-/// What a number is for; each use has its own stream, so that adding one never shifts another. Never renumber.
+/// The use of a random number. Each use has its own stream, so that adding a use never changes the numbers of another.
+/// Never renumber.
 enum class Stream : uint32_t {
   kInit = 1,
   kNoise = 2,
@@ -29,7 +30,7 @@ enum class Stream : uint32_t {
 /// Philox4x32-10: ten rounds on a 128-bit counter under a 64-bit key.
 std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
-/// What a RandomKey comes down to: element i is word i % 4 of philox4x32({i / 4, number}, key), low words first.
+/// The sequence behind a RandomKey: element i is word i % 4 of philox4x32({i / 4, number}, key), low words first.
 struct PhiloxSequence {
   uint32_t key[2];
   uint64_t number;

@@ -1,12 +1,12 @@
-// A folder for files that nothing needs later: a bench's runs, what a test writes.
+// A temporary folder, for example for the runs of a bench or the files of a test.
 #pragma once
 #include <string>
 #include <string_view>
 
 namespace ditrain {
 
-/// A new folder below $TMPDIR (or /tmp), which the destructor removes with all it holds.
-/// Errors:   RunError, if it cannot be made
+/// A new folder below $TMPDIR (or /tmp), which the destructor removes with its contents.
+/// Errors:   RunError if it cannot be created
 class TemporaryFolder {
  public:
   TemporaryFolder();

@@ -17,7 +17,7 @@
 
 namespace ditrain::files {
 
-/// What makes a checkpoint complete.
+/// The files of a complete checkpoint.
 inline constexpr std::array<const char*, 4> kCheckpointFiles = {"model.safetensors", "ema.safetensors",
                                                                 "optimizer.safetensors", "state.json"};
 
@@ -58,8 +58,8 @@ std::vector<int64_t> list_checkpoints(const std::string& dir);
 /// `dir`, then by decreasing step.
 std::vector<std::string> checkpoints_to_resume(const std::string& dir);
 
-/// The first complete one of them, with a warning in the log for each incomplete one before it; none if all are
-/// incomplete.
+/// The first complete one of checkpoints_to_resume(), with a warning in the log for each incomplete one before it;
+/// nullopt if none is complete.
 std::optional<std::string> latest_checkpoint(const std::string& dir);
 
 /// Removes checkpoints except: the `keep_last` of the highest steps, steps divisible by `keep_every` (0: no such rule),
@@ -81,8 +81,8 @@ std::vector<std::string> discard_checkpoints_after(const std::string& dir, int64
 /// Errors:   as prune_checkpoints
 void remove_discarded(const std::string& dir);
 
-/// Keeps files of a checkpoint in DIR/step_..., whatever becomes of the checkpoint: as hard links, or as copies where
-/// the file system has none. `from` holds them, synced. What DIR has of that step is replaced.
+/// Keeps files of a checkpoint in DIR/step_..., also after the checkpoint is removed: as hard links, or as copies if
+/// the file system has no hard links. `from` has the files, synced. Files of that step in DIR are replaced.
 /// Errors:   RunError
 void keep_files(const std::string& from, const std::vector<std::string>& names, const std::string& dir, int64_t step);
 /// Steps of all folders in DIR, increasing; empty if it does not exist.

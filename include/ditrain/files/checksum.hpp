@@ -1,5 +1,5 @@
-// Checksums of bytes: XXH3 of 64 bits (libxxhash), faster than memory delivers what it reads. They find damage (flipped
-// bits, lost blocks, mixed files), not forgery.
+// Checksums of bytes: 64-bit XXH3 (libxxhash), faster than memory bandwidth. They detect damage (flipped bits, lost
+// blocks, mixed files), not forgery.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +11,7 @@ struct XXH3_state_s;
 
 namespace ditrain::files {
 
-/// The checksum of bytes that come in pieces: that of all of them in a row, however they were cut.
+/// Computes a checksum incrementally: the result is that of all bytes together, however they were split.
 class Checksum {
  public:
   Checksum();
@@ -27,12 +27,13 @@ class Checksum {
 
 uint64_t checksum_of(std::string_view bytes);
 uint64_t checksum_of_file(const std::string& path);  ///< Errors: InputError if it cannot be read
-/// Of the size of a file and of 4 KiB each at its beginning, middle and end (all of a file of up to 12 KiB): tells
-/// files apart at the cost of opening them. It sees another picture in a compressed format, and may miss a change
-/// inside of an uncompressed one that keeps its size. Errors: as files::fail_to_read
+/// Checksum of the size of a file and of 4 KiB each at its beginning, middle and end (all of a file of up to 12 KiB),
+/// for the cost of opening the file. It detects another picture in a compressed format, but may miss a change inside an
+/// uncompressed file that keeps its size.
+/// Errors: as files::fail_to_read
 uint64_t checksum_of_parts(const std::string& path);
 std::string to_hex(uint64_t checksum);  ///< 16 digits
-/// The number of 16 such digits. Errors: InputError naming `where`
+/// The checksum of 16 hexadecimal digits. Errors: InputError naming `where`
 uint64_t from_hex(std::string_view digits, const std::string& where);
 
 }  // namespace ditrain::files

@@ -5,7 +5,7 @@
 
 namespace ditrain::files {
 
-/// The checksum of what `crc` covers already (0: nothing) followed by `bytes` bytes at `data`.
+/// Continues a checksum: `crc` covers the bytes so far (0: none), `bytes` bytes at `data` follow.
 uint32_t crc32(uint32_t crc, const void* data, size_t bytes);
 
 }  // namespace ditrain::files

@@ -1,7 +1,7 @@
-// A lock that one process at a time has, or the processes of one job, on any node that sees the file: fcntl, which NFS
-// and Lustre honour too, unless they are mounted with locks that each node keeps for itself (nolock, local_lock,
-// localflock). The system takes it back when the process ends, however it ends; that of a node which died ends with its
-// lease on the file server.
+// A lock that one process, or the processes of one job, can hold at a time, on any node that sees the file. It uses
+// fcntl locks, which NFS and Lustre honour too, unless they are mounted with node-local locks (nolock, local_lock,
+// localflock). The system releases the lock when the process ends, however it ends; the lock of a node that died ends
+// with its lease on the file server.
 #pragma once
 #include <sys/types.h>
 
@@ -23,18 +23,19 @@ class FileLock {
   enum class Attempt { kLocked, kHeldByOther, kNoLocks };
   /// kNoLocks: this file system has none; reason() says what it answers.
   Attempt try_lock();
-  /// Makes it one lock of all processes of a job: the process of try_lock() shares it first, then others may. It is
-  /// held until the last of them has ended. kHeldByOther: the process of try_lock() has not shared it.
+  /// Shares the lock between all processes of a job: the process that called try_lock() shares it first, then others
+  /// may. It is held until the last of them has ended. kHeldByOther: the first process has not shared it.
   Attempt share();
-  /// try_lock() and share(), for rank 0. Tries again for up to `patience_s` while another process has it: the system
-  /// takes back the lock of a process that was killed a moment later. `waiting` is called once, before the first wait.
+  /// try_lock() and share(), for rank 0. Tries again for up to `patience_s` seconds while another process has the lock,
+  /// because the system releases the lock of a killed process a moment later. `waiting` is called once, before the
+  /// first wait.
   Attempt lock_for_job(double patience_s, const std::function<void()>& waiting = {});
   const std::string& reason() const { return reason_; }
-  /// Says who has it, for who reads the file. Errors: RunError
+  /// Writes a description of the holder into the file, for other processes. Errors: RunError
   void describe(const std::string& holder);
-  /// What the holder says of itself; if it has ended, also which process of its job has not.
+  /// The description of the holder; if the holder has ended, also which process of its job still runs.
   std::string holder() const;
-  /// If it has ended: a process that shared it and has not; 0: on another node.
+  /// If the holder has ended: a process that shares the lock and still runs; 0: it is on another node.
   std::optional<pid_t> left_over() const;
 
  private:

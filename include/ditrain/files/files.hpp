@@ -1,4 +1,5 @@
-// Files and folders with every error checked. What is written here survives a crash once the call has returned.
+// Files and folders with every error checked. Data written here survives a crash once the call has returned (unless a
+// comment says that it is not synced).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -18,10 +19,10 @@ struct OpenError : InputError {
 
 /// Whether an errno blames the path or its rights, rather than disk, network, memory or limits.
 bool is_error_of_path(int error_number);
-/// For a file that the system did not open or read, with its errno. Neither error says anything of the content.
-/// Errors: always; OpenError where path or rights are at fault, RunError where disk, network, memory or limits are
+/// Throws the error for a file that the system did not open or read, by its errno: OpenError if path or rights are at
+/// fault, RunError if disk, network, memory or limits are. Neither means that the content is wrong.
 [[noreturn]] void fail_to_read(const std::string& path, const std::string& what, int error_number);
-/// A descriptor that reads, with these flags besides; tries again where a signal came in between.
+/// Opens a file to read, with additional flags, and returns the descriptor; repeats the call if a signal interrupts it.
 /// Errors: as fail_to_read
 int open_to_read(const std::string& path, int flags = 0);
 
@@ -37,7 +38,7 @@ class FileWriter {
   void write(const void* data, size_t bytes);                       ///< appends
   void extend(uint64_t bytes);                                      ///< appends zeros (a hole); regular files only
   void overwrite(uint64_t offset, const void* data, size_t bytes);  ///< inside what was written already
-  /// Closes the file; nothing may follow. Before that, an fsync: only who syncs the file later does without it.
+  /// Syncs and closes the file; nothing may follow. `synced` false: no fsync, for callers that sync the file later.
   void finish(bool synced = true);
   uint64_t bytes_written() const { return bytes_written_; }
 
@@ -66,11 +67,12 @@ std::string read_text_file(const std::string& path, size_t max_bytes);
 /// Calls `use` with each line of a file, without its newline. Errors: as fail_to_read, and those of `use`
 void read_lines(const std::string& path, const std::function<void(const std::string& line)>& use);
 
-/// Finds out whether write_file_atomically could write `path`, by making a file beside it and removing it again: for
-/// programs that work for long before they write. InputError that says what is in the way.
+/// Checks that write_file_atomically can write `path`, by creating and removing a file beside it, for programs that
+/// work long before they write.
+/// Errors: InputError with the reason
 void check_output_file(const std::string& path);
 
-/// What makes a hidden name that no other process makes, on any node: 16 random digits.
+/// 16 random digits that make a name unique over processes and nodes.
 std::string unique_suffix();
 /// A hidden path in the same folder which no other process makes, to be renamed to `path` once the file is whole.
 std::string temporary_beside(const std::string& path);
@@ -96,9 +98,9 @@ void remove_stale_files(const std::string& folder);
 /// Makes renames and new names in a folder durable. RunError on failure.
 void fsync_directory(const std::string& path);
 
-/// Creates a folder with its parents if missing, and makes the new names durable, except in a folder that this process
-/// may write but not read, which cannot be synced. InputError if that fails or the
-/// folder cannot be written to.
+/// Creates a folder with its parents if missing, and makes the new names durable (except in a folder that this process
+/// may write but not read, which cannot be synced).
+/// Errors: InputError if that fails or the folder cannot be written to
 void make_output_folder(const std::string& path);
 
 }  // namespace ditrain::files

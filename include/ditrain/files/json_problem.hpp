@@ -1,4 +1,4 @@
-// Errors of the JSON library as messages of ditrain. Files of JSON are read by several modules.
+// Converts errors of the JSON library to messages of ditrain, for all modules that read JSON.
 #pragma once
 #include <exception>
 #include <string>

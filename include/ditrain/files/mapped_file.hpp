@@ -1,6 +1,6 @@
-// Files mapped into memory, for reading. If another process shortens such a file (or its disk fails), reading the pages
-// that are gone raises SIGBUS: where that address belongs to a file mapped here, the program ends with a message that
-// names the file and with exit code 1. Any other SIGBUS does what it did before.
+// Files mapped into memory, for reading. If another process shortens such a file (or its disk fails), reading the
+// missing pages raises SIGBUS. If the address belongs to a file mapped here, the program ends with exit code 1 and a
+// message that names the file. Any other SIGBUS is handled as before.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -10,7 +10,7 @@ namespace ditrain::files {
 /// A regular file, mapped read-only.
 /// Errors:   InputError, where = path: not a regular file; RunError: cannot be mapped; else as files::fail_to_read
 /// Threads:  files may be mapped, read and unmapped by several threads
-/// Limits:   of more than 65536 files at a time, those beyond die of SIGBUS without a message
+/// Limits:   beyond 65536 files at a time, a SIGBUS has no message
 class MappedFile {
  public:
   explicit MappedFile(const std::string& path);

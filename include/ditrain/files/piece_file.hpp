@@ -14,7 +14,7 @@ namespace ditrain::files {
 class PieceFile {
  public:
   static constexpr size_t kMaxPiece = size_t{4} << 20;  ///< bytes
-  /// What a thread needs to write pieces: aligned memory of its own.
+  /// Aligned memory that each thread needs to write pieces.
   class Staging {
    public:
     Staging();
@@ -52,8 +52,8 @@ class PieceFile {
   int direct_ = -1;  // -1: not here
 };
 
-/// Reads stretches of a file, by several threads at once. Other than in a mapped file, what the disk cannot give is an
-/// error like any other.
+/// Reads ranges of a file, from several threads at once. Unlike with a mapped file, a failing disk is an ordinary
+/// error.
 class PieceReader {
  public:
   /// Errors: as files::fail_to_read

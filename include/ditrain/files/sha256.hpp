@@ -1,5 +1,5 @@
-// SHA-256 (FIPS 180-4): the name under which weight files and references are published. For damage that nobody made on
-// purpose files/checksum.hpp is many times as fast.
+// SHA-256 (FIPS 180-4), by which published weight files and references are identified. To detect accidental damage,
+// files/checksum.hpp is many times as fast.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace ditrain::files {
 
-/// The digest of bytes that come in pieces: that of all of them in a row, however they were cut.
+/// Computes a digest incrementally: the result is that of all bytes together, however they were split.
 class Sha256 {
  public:
   void add(const void* data, size_t bytes);

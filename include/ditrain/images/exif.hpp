@@ -1,4 +1,5 @@
-// The orientation that cameras write into photographs. The reference does not look at it; data.exif_orientation does.
+// The orientation that cameras write into photographs (EXIF). The reference ignores it; data.exif_orientation applies
+// it.
 #pragma once
 #include <string_view>
 
@@ -10,7 +11,7 @@ namespace ditrain::images {
 /// Source:   JEITA CP-3451 (EXIF 2.3), section 4.6.4
 int exif_orientation(std::string_view jpeg);
 
-/// The picture upright: mirrored and turned as the orientation says.
+/// Mirrors and turns the picture as the orientation says, so that it is upright.
 ImageU8 turn_upright(const ImageU8& image, int orientation);
 
 }  // namespace ditrain::images

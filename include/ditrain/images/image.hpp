@@ -16,10 +16,10 @@ struct ImageU8 {
 inline constexpr int64_t kMaxImagePixels = int64_t{64} << 20;
 inline constexpr size_t kMaxImageFileBytes = size_t{256} << 20;
 
-/// Reads a JPEG, PNG or BMP as RGB, whatever its name says: grey is expanded, alpha dropped, 16 bits become the
-/// upper 8. No EXIF rotation. A JPEG has the pixels that Pillow gives it (libjpeg-turbo), CMYK included. Errors:
-/// InputError, where = path: unreadable, over kMaxImageFileBytes or kMaxImagePixels (checked before
-///           decoding), unknown format, corrupt or truncated (PNG checksums included).
+/// Reads a JPEG, PNG or BMP as RGB, by content, not by name: grey is expanded, alpha dropped, 16 bits become the upper
+/// 8. No EXIF rotation. JPEGs, CMYK included, decode to the same pixels as in Pillow (libjpeg-turbo).
+/// Errors:   InputError, where = path: unreadable, over kMaxImageFileBytes or kMaxImagePixels (checked before
+///           decoding), unknown format, corrupt or truncated (PNG checksums included)
 ImageU8 read_image(const std::string& path);
 /// The same, of a file in memory; `path` names it in errors.
 ImageU8 decode_image(const std::string& path, std::string_view file);
@@ -45,7 +45,7 @@ ImageU8 resize(const ImageU8& image, int64_t width, int64_t height, ResizeFilter
 /// Errors:   InputError if the scaled image would be over kMaxImagePixels (extreme aspect ratio).
 ImageU8 center_crop_adm(const ImageU8& image, int64_t size_h, int64_t size_w);
 
-/// Writes a grey (1 channel) or RGB (3) PNG through write_file_atomically. RunError if the disk says no.
+/// Writes a grey (1 channel) or RGB (3) PNG through write_file_atomically. Errors: RunError (disk full, ...)
 void write_png(const std::string& path, const ImageU8& image);
 
 /// Images of one size in rows of `columns`, `pad` black pixels between and around them. At least one image.

@@ -5,8 +5,8 @@
 //   Raster raster("scene.tif");
 //   std::vector<std::byte> pixels = raster.read({.bands = {0, 1, 2}, .window = {0, 0, 256, 256}});
 //
-// Files come from strangers: sides, blocks and bytes are bounded before anything is decoded, and a file that breaks off
-// is an error, never zeros.
+// Files are untrusted: sides, blocks and bytes are bounded before anything is decoded, and a truncated file is an
+// error, never zeros.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -26,7 +26,8 @@ bool has_gdal();
 /// Errors:   InputError that says what is missing and how to get it, if this build has no GDAL
 void need_gdal(const std::string& path);
 
-/// GDAL's: x = t[0] + column t[1] + row t[2], y = t[3] + column t[4] + row t[5], of the corner of a pixel.
+/// GDAL's geotransform: x = t[0] + column t[1] + row t[2], y = t[3] + column t[4] + row t[5], for the corner of a
+/// pixel.
 using GeoTransform = std::array<double, 6>;
 inline constexpr GeoTransform kNoGeoTransform = {0, 1, 0, 0, 0, 1};  ///< GDAL's, of files without a location
 
@@ -51,7 +52,7 @@ struct RasterInfo {
   int64_t block_width = 0, block_height = 0;     ///< what is decoded at a time
 };
 
-/// Degrees east and north of a point of a CRS (WKT); none: it has no CRS that is known, or the point is outside of it.
+/// Degrees east and north of a point in a CRS (WKT); nullopt if the CRS is unknown or the point is outside of it.
 std::optional<std::array<double, 2>> longitude_latitude(const std::string& crs, double x, double y);
 
 struct Window {
@@ -99,7 +100,7 @@ struct RasterToWrite {
 };
 
 /// Writes a GeoTIFF under a temporary name and renames it.
-/// Errors:   RunError if the disk says no; InputError without GDAL
+/// Errors:   RunError (disk full, ...); InputError without GDAL
 void write_geotiff(const std::string& path, const RasterToWrite& raster);
 
 }  // namespace ditrain::images

@@ -24,8 +24,8 @@ struct CoreRequest {
   int comm_cores = kAutoCores;  ///< cores reserved for communication; 0: it shares the workers' cores
   int copy_cores = kAutoCores;  ///< the same for copies between memory tiers
   bool smt = false;             ///< one worker per hardware thread instead of one per core
-  int ranks_on_mask = 1;        ///< ranks whose affinity masks are this one; each gets an equal run of its cores,
-  int rank_on_mask = 0;         ///< the first rank the first run; what does not divide is unused, by the last rank
+  int ranks_on_mask = 1;        ///< ranks that share this affinity mask; each gets an equal run of its cores, in order
+  int rank_on_mask = 0;         ///< this rank's number among them; remaining cores count as unused by the last rank
 };
 
 struct CorePlan {

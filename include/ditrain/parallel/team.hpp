@@ -83,7 +83,7 @@ class Team {
   void barrier(const Worker& w);
   /// The same for the workers of w.cluster.
   void cluster_barrier(const Worker& w);
-  /// A worker that waits for something else than a barrier calls it now and then: it unwinds the worker if another
+  /// Call it repeatedly while a worker waits for something other than a barrier: it unwinds the worker if another
   /// worker of this run() has failed. On other threads and outside run() it does nothing.
   void end_if_failed() const;
 

@@ -1,6 +1,6 @@
-// What a run leaves for those who watch it: status.json, report.html, and on request event files of TensorBoard and a
-// file for Prometheus. Everything is made from the files of the run folder, at most every few seconds and within a
-// small share of the time. A file that cannot be written (disk full) is warned about once, and training continues.
+// The files by which users watch a run: status.json, report.html, and on request event files for TensorBoard and a file
+// for Prometheus. They are made from the files of the run folder, at most every few seconds and in a small share of the
+// time. A file that cannot be written (disk full) causes one warning, and training continues.
 //
 //   LiveReport live({.folder = "runs/a", .steps = 1000});
 //   for (...) live.step(step, seconds_left);
@@ -24,7 +24,7 @@ struct LiveOptions {
   std::string build = {};       ///< version and commit of the program
 };
 
-/// When something that costs time is due: at most every `least_s` seconds, and for at most `share` of the time.
+/// Decides when costly work is due: at most every `least_s` seconds, and in at most `share` of the time.
 class Pace {
  public:
   Pace(double first_s, double least_s, double share) : least_s_(least_s), share_(share), next_s_(first_s) {}

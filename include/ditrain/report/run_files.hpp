@@ -1,6 +1,6 @@
-// What the files of a run folder tell: metrics.jsonl, log.txt, samples, config.yaml, topology.txt. Files that grow are
-// read on from where the last call ended. Anything may be missing, damaged, half-written or of an older version: what
-// can be read is there, and events say what cannot.
+// Reads the files of a run folder: metrics.jsonl, log.txt, samples, config.yaml, topology.txt. Growing files are read
+// from where the last call ended. Any file may be missing, damaged, half-written or from an older version: the readable
+// parts are used, and events list what cannot be read.
 //
 //   RunFiles files("runs/quickstart");
 //   files.read_on();
@@ -18,13 +18,13 @@
 
 namespace ditrain::report {
 
-/// Whole lines of a file that grows.
+/// Reads the complete lines of a growing file.
 class GrowingFile {
  public:
   explicit GrowingFile(std::string path) : path_(std::move(path)) {}
   /// Calls `use` with each whole line that has come since the last call, without its newline, of at most `max_bytes`
   /// bytes together. Returns whether a part of a line, or more than max_bytes, is left. A line of more than max_bytes
-  /// is passed over. A file that has become shorter is read from its beginning.
+  /// is skipped. A file that has become shorter is read from its beginning.
   bool read_on(size_t max_bytes, const std::function<void(std::string_view line)>& use);
 
  private:
@@ -37,7 +37,7 @@ struct Event {
   std::string text;
 };
 
-/// The first and the last ones of many, in order.
+/// A bounded list of events: of many, it keeps the first and the last ones, in order.
 class Events {
  public:
   void add(Event event);
@@ -64,7 +64,7 @@ class RunFiles {
 
   /// Reads what has come to metrics.jsonl and log.txt, at most `max_bytes` of each; `each` gets every line of metrics.
   void read_on(size_t max_bytes = kAll, const std::function<void(const nlohmann::json& line)>& each = {});
-  /// Makes small pictures of the sample grids that a page shows: of at most `max_new` that are new, the last first.
+  /// Makes small pictures of the sample grids that a page shows: of at most `max_new` new ones, the latest first.
   void read_grids(size_t max_new = kAll);
 
   const std::string& folder() const { return folder_; }

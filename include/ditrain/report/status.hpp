@@ -10,7 +10,7 @@
 
 namespace ditrain::report {
 
-/// kVanished is never written: it is what a reader makes of a run that says "running" and does not run any more.
+/// kVanished is never written: a reader reports it for a run that says "running" but no longer runs.
 enum class RunState { kRunning, kFinished, kStopped, kFailed, kVanished };
 inline constexpr Word<RunState> kRunStates[] = {{"running", RunState::kRunning},
                                                 {"finished", RunState::kFinished},
@@ -21,8 +21,8 @@ constexpr std::span<const Word<RunState>> words_of(RunState) { return kRunStates
 
 struct Status {
   RunState state = RunState::kRunning;
-  int64_t step = 0, steps = 0;       ///< steps done, and those that the run shall have at its end
-  std::optional<double> eta_s = {};  ///< seconds that are left; none: not known, or over
+  int64_t step = 0, steps = 0;       ///< steps done, and steps in total
+  std::optional<double> eta_s = {};  ///< seconds left; none: unknown, or the run is over
   double heartbeat_s = 0;            ///< when this was written, in seconds since 1970 (UTC)
   std::string reason = {};           ///< why the run ended
   std::string build = {};            ///< version and commit of the programs that trained it, from the first one on

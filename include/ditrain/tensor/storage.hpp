@@ -1,7 +1,7 @@
-// The memory of a tensor, which may be moved while nothing uses it. A raw pointer is valid only between `acquire` and
-// `release`, which ops take around a kernel. A plain storage stays in one block for ever. A movable one belongs to a
-// Mover (a manager of memory tiers), which gives it a place when it is needed and may take the place away again while
-// nothing holds it. A storage in parts is a row of storages: it is held part by part (Tensor::parts).
+// The memory of a tensor, which may move while nothing uses it. A raw pointer is valid only between `acquire` and
+// `release`, which ops call around a kernel. A plain storage stays in one block for ever. A movable storage belongs to
+// a Mover (a manager of memory tiers), which gives it memory (a place) when it is needed and may take it away again
+// while nothing holds the storage. A storage in parts is a list of storages, held part by part (Tensor::parts).
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -15,14 +15,14 @@ namespace ditrain {
 
 class Storage;
 
-/// What a holder does with a tensor: after a write, a mover has to copy it out again.
+/// What a holder does with a tensor. After a write, the mover has to copy the tensor out again.
 enum class Access { kReadWrite, kRead };
 
 /// Decides where movable storages are.
 class Mover {
  public:
   virtual ~Mover() = default;
-  /// acquire() calls it if the storage has no place. It returns when the storage has one and is held once more.
+  /// acquire() calls it if the storage has no place. Returns when the storage has one and is held for the caller.
   /// Threads: any number at once, for the same storage too
   virtual void bring(Storage& storage) = 0;
   /// Every acquire() that may write calls it while watches() is set, once the storage is held.
@@ -39,7 +39,7 @@ class Mover {
 class Storage {
  public:
   Storage(memory::Allocator& home, size_t bytes);  ///< zeroed
-  /// A movable storage without a place at first; `mover` outlives it. `number` is the mover's own name for it.
+  /// A movable storage, at first without a place; `mover` must outlive it. `number` is the mover's number for it.
   Storage(Mover& mover, size_t bytes, int64_t number);
   explicit Storage(std::vector<std::shared_ptr<Storage>> parts);
   ~Storage();

@@ -22,7 +22,7 @@ class Tensor {
  public:
   Tensor() = default;  ///< nothing: `defined()` is false
   explicit Tensor(Shape shape, DType dtype = DType::kF32, memory::Allocator& home = memory::system_memory());
-  /// On all of a storage.
+  /// A tensor over a whole storage.
   Tensor(Shape shape, DType dtype, std::shared_ptr<Storage> storage);
 
   bool defined() const { return storage_ != nullptr; }
@@ -40,8 +40,8 @@ class Tensor {
   Tensor rows(int64_t begin, int64_t end) const;
   /// `shape` elements starting at element `first` of the flattened tensor, sharing memory (slices of an arena).
   Tensor slice(int64_t first, Shape shape) const;
-  /// The same elements as a row of flat tensors, each of which can be held in place: the tensor itself or, if its
-  /// arena's storage is in parts, one for each part.
+  /// The same elements as a list of flat tensors, each of which can be pinned: the tensor itself or, if its arena's
+  /// storage is in parts, one per part.
   std::vector<Tensor> parts() const;
 
  private:
@@ -83,8 +83,8 @@ class Pin {
   T* p_;
 };
 
-/// Calls f(first element, their parts) for tensors of the same size (but not type) that may be in parts, split where
-/// any part of any of them ends, so that f can hold in place what it gets.
+/// Calls f(first element, parts) for tensors of the same size (types may differ) that may be in parts. They are split
+/// wherever a part of any of them ends, so that f can pin the parts that it gets.
 void for_common_parts(const std::vector<Tensor>& tensors,
                       const std::function<void(int64_t first, const std::vector<Tensor>& parts)>& f);
 

@@ -1,4 +1,4 @@
-// Comparing an array of ours with an expected one: the error relative to a scale against a tolerance.
+// Compares a computed array with an expected one: error relative to a scale, against a tolerance.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -10,7 +10,7 @@ namespace ditrain::verify {
 /// The outcome of one comparison, told at its worst entry: the one with the largest |got - want| / scale.
 struct Comparison {
   std::string tensor;    ///< name in the fixture
-  std::string quantity;  ///< what of it, if not all as it is ("first half", "movement")
+  std::string quantity;  ///< which part or quantity of it ("first half", "movement"); "": all of it
   double max_abs = 0;    ///< largest |got - want|
   double max_rel = 0;    ///< largest |got - want| / scale; passed means max_rel <= tolerance
   double tolerance = 0;
@@ -22,8 +22,8 @@ struct Comparison {
 };
 
 /// Math:     passes if |got[i] - want[i]| <= tolerance * scales[i / (n / scales.size())] for all i and all are finite
-/// Shapes:   got, want [n], n >= 1; scales: a divisor of n, each for a run of neighbours. A scale or a tolerance of 0
-///           asks for equality.
+/// Shapes:   got, want [n], n >= 1; the number of scales divides n, each is for a run of neighbours. A scale or a
+///           tolerance of 0 requires equality
 Comparison compare(std::span<const double> got, std::span<const double> want, double tolerance,
                    std::span<const double> scales);
 

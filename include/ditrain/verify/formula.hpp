@@ -1,6 +1,6 @@
-// Numbers by formula: reference fixtures need not store weights, because both sides can compute them from the name of a
-// parameter and the key suffix of the fixture. 64-bit FNV-1a makes a start value of the name, SplitMix64 counts on from
-// there; all integer arithmetic is modulo 2^64, all values are exact in f32 or rounded once.
+// Weights by formula: reference fixtures need not store weights, because both sides compute them from the name of a
+// parameter and the key suffix of the fixture. 64-bit FNV-1a of the name gives a start value, from which SplitMix64
+// continues; integer arithmetic is modulo 2^64, and values are exact in f32 or rounded once.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,5 +1,5 @@
-// Acceptance test of a build: reference fixtures, files of inputs and results of the public reference implementation,
-// are recomputed with this build on this machine and compared.
+// Acceptance test of a build: recomputes reference fixtures (files with inputs and results of the public reference
+// implementation) on this machine and compares the results.
 //
 // Problem:      a kernel that is wrong on one machine, or by one term, still trains something.
 // Difficulties: sizes, seeds and names come from files that are not trusted; rounding makes every result differ a
@@ -25,7 +25,7 @@ struct Report {
   bool passed = false;   ///< all comparisons passed
   int64_t compared = 0;  ///< tensors of the file with at least one comparison
   std::vector<Comparison> comparisons = {};
-  std::vector<std::string> left_out = {};  ///< parts of the file that are of something that this program does not have
+  std::vector<std::string> left_out = {};  ///< parts of the file about features that this program does not have
   std::string error = {};                  ///< why the fixture could not be run, else empty
 };
 

@@ -1,7 +1,7 @@
 // Reading numpy's .npz (a zip of .npy) and bare .npy files: images and statistics for FID. Numbers only, of any size,
-// byte order and memory order; objects, texts and records are refused, because only a pickle could read some of them.
-// Files come from outside: a header is read by a small grammar of its own, never evaluated, and the data must have
-// exactly the bytes that the shape says. Writing is in weights/npz.hpp.
+// byte order and memory order; objects, strings and records are refused, because some of them would need a pickle.
+// Files are untrusted: headers are parsed by a small grammar, never evaluated, and the data must have exactly the
+// bytes that the shape says. Writing is in weights/npz.hpp.
 //
 //   NpzFile file("reference.npz");
 //   if (file.contains("mu")) { std::vector<double> mu = file.to_f64("mu"); ... }
@@ -17,13 +17,13 @@
 
 namespace ditrain::weights {
 
-/// What the header of an array says.
+/// The header of an array.
 struct NpyHeader {
   std::string dtype;  ///< numpy's letter and bytes: "u1", "i8", "f4", "b1", ...
   bool big_endian = false, fortran_order = false;
   std::vector<int64_t> shape;
-  uint64_t bytes = 0;       ///< of the data
-  size_t header_bytes = 0;  ///< before the data
+  uint64_t bytes = 0;       ///< bytes of the data
+  size_t header_bytes = 0;  ///< bytes before the data
   size_t element_bytes = 1;
   uint64_t num_elements() const { return bytes / element_bytes; }
 };
@@ -35,9 +35,9 @@ inline constexpr uint64_t kMaxNpyBytes = uint64_t{4} << 30;
 ///           negative or overflow; more or fewer bytes than the shape says; arrays over kMaxNpyBytes when read whole
 class NpzFile {
  public:
-  /// Reads the directory; arrays are looked at when they are asked for.
+  /// Reads the directory; arrays are read on request.
   explicit NpzFile(const std::string& path);
-  /// A file in memory, which has to outlive this.
+  /// A file in memory, which must outlive the object.
   NpzFile(const std::string& where, std::string_view bytes);
 
   const std::string& where() const { return where_; }

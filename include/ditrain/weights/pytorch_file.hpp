@@ -1,6 +1,6 @@
 // Weights that PyTorch saved (.pt, .pth): the zip format of version 1.6 and later, and the one before.
 //
-// Problem:      such a file is a pickle, a program that may run anything, and it comes from strangers.
+// Problem:      such a file is a pickle, a program that could run any code, and it is untrusted.
 // Abstractions: PytorchFile, the tensors of the file under the path that leads to them
 //               ("model/blocks.0.attn.qkv.weight"), and the numbers and texts beside them. The pickle is read as inert
 //               data: see src/weights/pickle.hpp for what is allowed; every other global is refused by its name.

@@ -1,6 +1,7 @@
 // Safetensors files: named arrays behind a JSON header (u64 little-endian header length, header, data).
 // Reading maps the file and validates all of it before anything is handed out: files come from outside and are treated
-// as hostile. Writing streams, checks every call and syncs. Not here: which tensors a checkpoint has (module train).
+// as hostile. Writing streams, checks every call and syncs. Not here: which tensors a checkpoint has (module
+// checkpoint).
 //
 //   SafetensorsFile file("model.safetensors");
 //   std::vector<float> w = to_f32(file.tensor("blocks.0.attn.qkv.weight"));
@@ -95,13 +96,13 @@ struct TensorToWrite {
 void write_safetensors(const std::string& path, std::vector<TensorToWrite> tensors,
                        std::map<std::string, std::string> metadata = {});
 
-/// Where everything lies in the file that write_safetensors makes of these tensors (their `data` is not used), for
-/// those who write it in pieces.
+/// The layout of the file that write_safetensors would write for these tensors (their `data` is not used), for code
+/// that writes the file in pieces.
 struct SafetensorsLayout {
   struct Place {
     uint64_t offset, bytes;  ///< in the file
   };
-  std::string begin;                    ///< what comes before the data of the tensors
+  std::string begin;                    ///< the bytes before the data of the tensors
   std::map<std::string, Place> places;  ///< by name
   uint64_t bytes;                       ///< of the file
 };

@@ -1,7 +1,7 @@
-// Reading zip archives, as PyTorch and numpy write them: stored and deflated entries, zip64. Archives come from outside
-// and are treated as hostile: one directory at the end of the file describes every byte that is read, entries may not
-// overlap or share a name, no entry unpacks to more or less than it says, and checksums are compared. Nothing is ever
-// unpacked to disk. Writing is in weights/npz.hpp.
+// Reads zip archives as PyTorch and numpy write them: stored and deflated entries, zip64. Archives are treated as
+// hostile: one directory at the end of the file describes every byte that is read, entries may not overlap or share a
+// name, no entry unpacks to more or less than it says, and checksums are compared. Nothing is unpacked to disk. Writing
+// is in weights/npz.hpp.
 #pragma once
 #include <cstdint>
 #include <memory>
