@@ -39,7 +39,7 @@ pss_mib() {
 train() {
   local folder=$1 ranks=$2 most=0 now pid launch=()
   [[ $ranks -eq 1 ]] || launch=(mpirun --oversubscribe --bind-to none -np "$ranks")
-  "${launch[@]}" "$bin/ditrain" --config "$work/config.yaml" --out "$folder" "${@:3}" >"$folder.text" 2>&1 &
+  "${launch[@]}" "$bin/ditrain" --config "$work/config.yaml" --out "$folder" "${@:3}" </dev/null >"$folder.text" 2>&1 &
   pid=$!
   while kill -0 "$pid" 2>/dev/null && [[ $(cat "$folder/metrics.jsonl" 2>/dev/null | wc -l) -lt 3 ]]; do
     now=$(pss_mib "$folder")
