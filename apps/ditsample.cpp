@@ -207,8 +207,8 @@ void choose_sampling(Job& job, const config::CommandLine& line, const config::Co
     refuse("the model never learned to draw without a label",
            line.has("labels") ? "--labels none" : "--condition without --labels",
            fmt::format("a class, model.class_dropout {}", m.class_dropout), "--labels 0, the class of the scene");
-  if (job.nearest > 0 && job.label_spec == "none") refuse("--nearest compares labels", "--labels none", "labels");
   if (job.nearest > 0 && !job.condition.empty()) refuse("--nearest compares tiles", "--condition", "no --nearest");
+  if (job.nearest > 0 && job.label_spec == "none") refuse("--nearest compares labels", "--labels none", "labels");
   if (!config::learns_pixels(config)) job.vae = config.sample.vae;
   if (line.has("vae")) job.vae = line.get_path("vae") == "none" ? "" : line.get_path("vae");
   std::error_code unreadable;
