@@ -86,7 +86,7 @@ void check_agreement(dist::Communicator& comm, const std::vector<RankInvariant>&
                     .hint = f[6]});
 }
 
-std::string build_name() { return std::string(kVersion) + (*kCommit ? std::string(" (") + kCommit + ")" : ""); }
+std::string build_name() { return *kCommit ? fmt::format("{} ({})", kVersion, kCommit) : kVersion; }
 
 std::vector<RankInvariant> program_invariants(const std::string& program) {
   return {{"program version", program + " " + build_name(), "one build for all nodes"},

@@ -226,7 +226,6 @@ void check_outer(const Config& c) {
   exclude(!c.dist.engine, "sums by the computing thread", "dist.engine: false", "dist.engine: true");
   exclude(c.parallel.strategy == Strategy::kDpTp, "ranks that share a replica", "parallel.strategy: dp_tp",
           "parallel.strategy: cftp or dp");
-  exclude(c.memory.moves(), "tensors that move between memory tiers", "memory.automem is on", "memory.automem: off");
   exclude(c.ema.snapshots_every > 0, "power averages, which take the weights of every step",
           "ema.snapshots_every is set", "ema.snapshots_every: 0");
   check_outer_intervals(c);

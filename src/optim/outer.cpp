@@ -1,5 +1,7 @@
 #include "ditrain/optim/outer.hpp"
 
+#include <array>
+#include <deque>
 #include <utility>
 
 #include "ditrain/kernels/elementwise.hpp"
@@ -8,10 +10,16 @@
 namespace ditrain::optim {
 namespace {
 
-template <class F>
-void for_elements(ops::Context& ctx, int64_t n, const F& f) {
-  ctx.for_range(ops::WorkKind::kOptimizer, n, kUpdateGrain,
-                [&](int64_t begin, int64_t end, const parallel::Worker&) { f(begin, end); });
+// Calls f(arrays, begin, end) for the elements of arenas, which may be in parts: part by part, begin and end within it.
+template <size_t N, class F>
+void for_elements(ops::Context& ctx, const std::array<Tensor, N>& arenas, const F& f) {
+  for_common_parts({arenas.begin(), arenas.end()}, [&](int64_t, const std::vector<Tensor>& parts) {
+    std::deque<Pin<float>> pins;
+    std::array<float*, N> arrays;
+    for (size_t i = 0; i < N; ++i) arrays[i] = pins.emplace_back(parts[i]);
+    ctx.for_range(ops::WorkKind::kOptimizer, parts.front().size(), kUpdateGrain,
+                  [&](int64_t begin, int64_t end, const parallel::Worker&) { f(arrays, begin, end); });
+  });
 }
 
 }  // namespace
@@ -59,40 +67,39 @@ void OuterOptimizer::begin(ops::Context& ctx, bool loaded) {
 }
 
 void OuterOptimizer::take_gradient(ops::Context& ctx) {
-  const Pin<float> gradients(gradient_), values(parameters_.values), weights(weights_);
-  float *const gradient = gradients, *const w = values, *const u = weights;
   if (!config_.overlap) {
-    for_elements(ctx, gradient_.size(), [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) gradient[i] = share_ * (u[i] - w[i]);
-    });
+    for_elements(ctx, std::array{gradient_, parameters_.values, weights_},
+                 [&](const auto& arrays, int64_t begin, int64_t end) {
+                   const auto [gradient, w, u] = arrays;
+                   for (int64_t i = begin; i < end; ++i) gradient[i] = share_ * (u[i] - w[i]);
+                 });
     return;
   }
-  const Pin<float> starts(start_), momenta(group_momentum_);
-  float *const start = starts, *const c = momenta;
   const auto momentum = float(config_.momentum), own = float(config_.lr / config_.groups);
-  for_elements(ctx, gradient_.size(), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const float d = start[i] - w[i];
-      c[i] = momentum * c[i] + d;
-      gradient[i] = share_ * d;
-      w[i] = start[i] = u[i] - own * (d + momentum * c[i]);
-    }
-  });
+  for_elements(ctx, std::array{gradient_, parameters_.values, weights_, start_, group_momentum_},
+               [&](const auto& arrays, int64_t begin, int64_t end) {
+                 const auto [gradient, w, u, start, c] = arrays;
+                 for (int64_t i = begin; i < end; ++i) {
+                   const float d = start[i] - w[i];
+                   c[i] = momentum * c[i] + d;
+                   gradient[i] = share_ * d;
+                   w[i] = start[i] = u[i] - own * (d + momentum * c[i]);
+                 }
+               });
 }
 
 void OuterOptimizer::apply(ops::Context& ctx, double ema_decay) {
-  const Pin<float> gradients(gradient_), values(parameters_.values), weights(weights_), momenta(momentum_),
-      averages(parameters_.ema);
-  float *const gradient = gradients, *const w = values, *const u = weights, *const b = momenta, *const ema = averages;
   const auto momentum = float(config_.momentum), lr = float(config_.lr), moves = float(1 - ema_decay);
-  for_elements(ctx, gradient_.size(), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      b[i] = momentum * b[i] + gradient[i];
-      u[i] -= lr * (gradient[i] + momentum * b[i]);
-      if (!config_.overlap) w[i] = u[i];
-    }
-    kernels::move_average(moves, u + begin, ema + begin, end - begin);
-  });
+  for_elements(ctx, std::array{gradient_, parameters_.values, weights_, momentum_, parameters_.ema},
+               [&](const auto& arrays, int64_t begin, int64_t end) {
+                 const auto [gradient, w, u, b, ema] = arrays;
+                 for (int64_t i = begin; i < end; ++i) {
+                   b[i] = momentum * b[i] + gradient[i];
+                   u[i] -= lr * (gradient[i] + momentum * b[i]);
+                   if (!config_.overlap) w[i] = u[i];
+                 }
+                 kernels::move_average(moves, u + begin, ema + begin, end - begin);
+               });
 }
 
 std::vector<autograd::StateArray> state_arrays(const Config& config, const EmaConfig& ema, bool groups) {

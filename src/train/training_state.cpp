@@ -106,6 +106,8 @@ void TrainingState::spread() {
   if (moves)
     for (const Tensor& temporary : step.tape().temporaries()) shared.push_back(temporary);
   run.note(plan::spread_over_nodes(plan::nodes_of_fixed(run.plan.place, moves), shared));
+  if (moves && step.outer())
+    run.note(plan::spread_over_nodes(run.plan.place.bulk_nodes, step.outer()->arrays_between_steps()));
 }
 
 void TrainingState::make_saver() {

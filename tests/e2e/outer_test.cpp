@@ -8,12 +8,16 @@ using Catch::Contains;
 
 namespace {
 
+// Large enough for tensors that move.
+const Args kModel =
+    sets({"model.hidden_size=128", "model.num_heads=4", "model.depth=2", "model.input_size=16", "model.patch_size=2"});
+
 // Two simulated hosts; quick, since the link is not what is tested.
 Args outer_run(int ranks, const std::string& out, int64_t steps, const std::string& outer, const Args& more = {}) {
   return mpirun(ranks, tiny_ditrain(out, steps,
                                     sets({"dist.outer=" + outer, "checkpoint.every_steps=4", "dist.verify_every=4",
                                           "dist.simulate_link={gbit_s: 1000, latency_us: 1, hosts: 2}"}) +
-                                        more));
+                                        kModel + more));
 }
 
 }  // namespace
@@ -21,6 +25,7 @@ Args outer_run(int ranks, const std::string& out, int64_t steps, const std::stri
 TEST_CASE("outer steps: bytes travel at outer steps only, and a resumed run has the bits of one that went on") {
   const std::string overlap = GENERATE("false", "true");
   const std::string outer = "{every: 4, overlap: " + overlap + "}";
+  const Args tiers = sets({"memory.automem=paper", "memory.fast_gib=0.012"});
   CAPTURE(overlap);
   const TemporaryFolder scratch;
   REQUIRE_EXIT(run(outer_run(2, scratch / "whole", 12, outer)), 0);
@@ -28,7 +33,9 @@ TEST_CASE("outer steps: bytes travel at outer steps only, and a resumed run has 
   REQUIRE(steps_are_complete(metrics, 12));
   for (size_t i = 0; i < metrics.size(); ++i) CHECK((metrics[i].at("allreduce_bytes") > 0) == (i % 4 == 3));
 
-  REQUIRE_EXIT(run(outer_run(2, scratch / "parts", 4, outer)), 0);
+  // Its first part in a fast tier that is too small for it.
+  REQUIRE_EXIT(run(outer_run(2, scratch / "parts", 4, outer, tiers)), 0);
+  CHECK(read_metrics(scratch / "parts").front()["automem"]["bytes_in"] > 0);
   const Result resumed = run(outer_run(2, scratch / "parts", 12, outer, {"--resume", "auto"}));
   REQUIRE_EXIT(resumed, 0);
   CHECK(column(read_metrics(scratch / "parts"), "loss") == column(metrics, "loss"));

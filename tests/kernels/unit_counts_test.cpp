@@ -11,8 +11,6 @@ using namespace ditrain::kernels;
 
 namespace {
 
-constexpr int64_t kFlopOfProduct = 2 * 16 * 16 * 32, kFlopPerCycle = 1024;
-
 class Pages {
  public:
   explicit Pages(size_t bytes) : p_(std::aligned_alloc(kPage, (bytes + kPage) / kPage * kPage)) {}
@@ -146,7 +144,7 @@ Predicted predict(const bench::ProductShape& shape) {
     run(0);
   }
   p.counts = cores[0].take_counts(), p.cycles = cores[0].cycles() - p.cycles;
-  p.share = shape.flop() / 2 / kFlopPerCycle / p.cycles;
+  p.share = shape.flop() / 2 / 1024 / p.cycles;  // of two cores, each 1,024 FLOP per cycle
   return p;
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "ditrain/plan/automem_plan.hpp"
 #include "small_run.hpp"
 
 using namespace ditrain;
@@ -73,6 +74,30 @@ TEST_CASE("eager outer steps leave each rank its own weights, and all ranks thos
   CHECK(two[0].states.front() == two[1].states.front());
   CHECK(two[0].bytes[2] == 0);
   CHECK(two[0].bytes[3] > 0);
+}
+
+TEST_CASE("outer steps of weights that move between tiers give the same bits") {
+  config::Config c = outer_config(2, /*overlap=*/GENERATE(false, true));
+  c.model.input_height = c.model.input_width = 16;
+  c.model.hidden_size = 128;  // large enough for tensors that move
+  c.train.precision = GENERATE(DType::kF32, DType::kBF16);
+  const auto want = outcomes_of(c, 4);
+  nn::Model model(c.model);
+  const plan::GradientPlan gradients = plan::plan_gradients(c, model.parameters(), 2);
+  const int64_t samples = c.train.global_batch / 2;
+  const automem::Uses uses = plan::record_step(c, gradients, samples, samples);
+  c.memory.fast_gib =
+      (double(plan::fixed_fast_bytes(c, gradients, samples) + uses.small_bytes) + 0.5 * double(uses.total_bytes())) /
+      0x1p30;
+  c.memory.tier_gib = {0.0, 1.0};
+  c.memory.automem = config::AutoMem::kPlanned;
+  const auto got = outcomes_of(c, 4);
+  for (size_t rank = 0; rank < got.size(); ++rank) {
+    CHECK(got[rank].difference(want[rank]) == "");
+    CHECK((got[rank].published == want[rank].published));
+    CHECK(got[rank].copy_is_right);
+    CHECK(got[rank].moved_in > 0);
+  }
 }
 
 TEST_CASE("a gradient that is not finite on one rank is the same finding on all") {

@@ -100,6 +100,7 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Conf
       o.losses.push_back(result.facts.loss), o.norms.push_back(result.grad_norm), o.non_finite = result.non_finite;
       o.bytes.push_back(result.allreduce_bytes);
     }
+    if (step.outer() != nullptr) step.outer()->finish();  // a sum under way changes a state
     const automem::Reading reading(moves.get());
     if (moves) o.moved_in = moves->totals().bytes_in;
     o.values = to_vector(parameters.values);

@@ -36,7 +36,7 @@ class OuterOptimizer {
  public:
   /// Allocates arrays in the store's layout, and adds to the store those that checkpoints keep. All groups together
   /// have `ranks` ranks; ranks of a group have the same weights. `shared` holds the gradient. The store must be
-  /// allocated for training, whole and in one piece, and must outlive the object.
+  /// allocated for training, without state_parts, and must outlive the object; its arenas may move between tiers.
   OuterOptimizer(const OuterConfig& config, int ranks, autograd::ParameterStore& parameters, memory::Allocator& shared);
   ~OuterOptimizer();  ///< takes from the store what it added
   OuterOptimizer(const OuterOptimizer&) = delete;
@@ -48,6 +48,8 @@ class OuterOptimizer {
   void begin(ops::Context& ctx, bool loaded = false);
   /// The array to sum over ranks: [arena_size], this rank's part of the mean.
   const Tensor& gradient() const { return gradient_; }
+  /// Weights and momentum of the run; with overlap also the start and the momentum of the group.
+  std::vector<Tensor> arrays() const { return {weights_, momentum_, start_, group_momentum_}; }
   /// Writes the gradient of the phase. With overlap the weights become those that the next phase begins with.
   void take_gradient(ops::Context& ctx);
   /// Applies the sum over ranks. Without overlap the weights become those that the next phase begins with.

@@ -23,6 +23,8 @@ class OuterSync {
 
   /// As optim::OuterOptimizer::begin.
   void begin(bool loaded) { optimizer_.begin(ctx_, loaded); }
+  /// The arrays that nothing uses between outer steps.
+  std::vector<Tensor> arrays_between_steps() const { return optimizer_.arrays(); }
   /// Counts a step of the inner optimiser, whose EMA would have had this decay.
   void count_update(double ema_decay) { ema_decay_ *= ema_decay; }
   /// Runs the outer step. Collective. Waiting counts as kAllreduceExposed, the rest as kOptimizer. Returns the outcome
