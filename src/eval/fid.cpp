@@ -325,7 +325,7 @@ void check_pictures(const Side& side, std::vector<std::string>& warnings) {
 // Pictures are no composites of bands that were stretched by percentiles, nor false colour.
 void expect_tiles(const Side& side, const Side& statistics) {
   const std::vector<Composite>& all = statistics.made->composites;
-  if (!side.set || side.tiles() != nullptr || (all.size() == 1 && all[0].of_bytes)) return;
+  if (!side.set || side.tiles() != nullptr || (all.size() == 1 && all[0].unstretched)) return;
   throw InputError(
       {.where = side.path,
        .what = fmt::format("no composites can be made of these images to be compared with {}", statistics.path),
@@ -346,7 +346,7 @@ std::vector<Composite> composites_for(const parallel::Team& team, const Side& re
   if (real.tiles() != nullptr && generated.tiles() != nullptr)
     all = composites_of(*real.tiles(), generated.tiles()->band_names(), team.num_workers());
   else if (real.tiles() != nullptr || generated.tiles() != nullptr)
-    all = composite_of_bytes(real.tiles() != nullptr ? *real.tiles() : *generated.tiles());
+    all = unstretched_composite(real.tiles() != nullptr ? *real.tiles() : *generated.tiles());
   if (all.empty())
     for (const Side* side : {&real, &generated}) check_pictures(*side, warnings);
   return all;

@@ -6,7 +6,6 @@
 // Abstractions: an Experiment is a table or figure. It has Comparisons (what, the paper's number, ours) and says what
 //               differs.
 #pragma once
-#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -26,7 +25,7 @@ struct PaperBench {
   int64_t batch = 4;                                 ///< images per step
   std::vector<std::string> only = {};                ///< names of experiments; empty: all
   std::vector<std::string> sets = {};                ///< further config keys of measured steps
-  std::string platform = "platforms/ls_pilot.yaml";  ///< for simulated experiments, as plan::load_platform takes it
+  std::string platform = "platforms/ls_pilot.yaml";  ///< for simulated experiments, as plan::load_cluster takes it
   std::string out = {};                              ///< folder for paper.md and a picture per experiment; empty: none
 };
 

@@ -43,7 +43,7 @@ struct ParallelConfig {
   int64_t clusters = 0;  ///< thread clusters per rank; 0: auto
   Strategy strategy = Strategy::kCftp;
   int64_t tensor_ranks = 0;  ///< ranks that share a replica (dp_tp); 0: auto
-  Cut cut = Cut::kAuto;
+  ClusterSplitChoice cut = ClusterSplitChoice::kAuto;
   int64_t comm_cores = -1;  ///< cores per rank that only communicate; -1: auto, 0: shared with workers
   bool smt = false;
 };

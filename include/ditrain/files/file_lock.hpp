@@ -36,7 +36,7 @@ class FileLock {
   /// The description of the holder; if the holder has ended, also which process of its job still runs.
   std::string holder() const;
   /// If the holder has ended: a process that shares the lock and still runs; 0: it is on another node.
-  std::optional<pid_t> left_over() const;
+  std::optional<pid_t> surviving_process() const;
 
  private:
   Attempt set(short type, off_t begin);

@@ -40,7 +40,6 @@ class FileWriter {
   void overwrite(uint64_t offset, const void* data, size_t bytes);  ///< inside what was written already
   /// Syncs and closes the file; nothing may follow. `synced` false: no fsync, for callers that sync the file later.
   void finish(bool synced = true);
-  uint64_t bytes_written() const { return bytes_written_; }
 
  private:
   void write_all(uint64_t offset, const void* data, size_t bytes);

@@ -56,8 +56,8 @@ struct SceneList {
   int64_t reordered = 0;  ///< scenes whose files have the bands in another order
   int64_t other_files = 0;
   std::vector<std::string> left_out = {};  ///< rasters that have none of the wanted bands, such as previews
-  std::vector<std::string> other_resolutions =
-      {};  ///< files that are not used: their band is there at another resolution
+  /// Files that are not used, because their band exists at another resolution.
+  std::vector<std::string> other_resolutions = {};
 };
 
 /// Opens every raster once.

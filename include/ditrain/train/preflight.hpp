@@ -41,7 +41,8 @@ struct PreflightVerdict {
 /// Finds slow nodes, those with a rate below `slow_share` of the median of all nodes, and other problems: clocks that
 /// differ by more than kMostClockSkew_s, and a disk without space for `checkpoints_gib`.
 inline constexpr double kSlowShare = 0.85, kMostClockSkew_s = 2;
-PreflightVerdict judge(const std::vector<NodeFacts>& nodes, double checkpoints_gib, double slow_share = kSlowShare);
+PreflightVerdict find_problems(const std::vector<NodeFacts>& nodes, double checkpoints_gib,
+                               double slow_share = kSlowShare);
 
 /// For scripts: {"nodes": [{"host", what was measured, "share", "slow"}, a line each], "slow": [], "problems": []}
 std::string to_json(const std::vector<NodeFacts>& nodes, const PreflightVerdict& verdict);

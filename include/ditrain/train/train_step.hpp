@@ -37,7 +37,9 @@ class TrainStep {
 
   /// See StateUpdate; with shards `whole` is collective.
   Tensor whole(const autograd::OptimizerState& state) { return sync_.state().whole(state); }
-  void keep(const Tensor& whole, const autograd::OptimizerState& state) { sync_.state().keep(whole, state); }
+  void copy_own_part(const Tensor& whole, const autograd::OptimizerState& state) {
+    sync_.state().copy_own_part(whole, state);
+  }
 
   /// Call before the first step, after the weights (and with `loaded` the states) have been set.
   void begin_phase(bool loaded) {
