@@ -39,7 +39,7 @@ struct Experiment {
 const std::vector<Experiment>& paper_experiments();
 
 /// Measures the experiments, with the rows of the benches that they use; a note per experiment is its table.
-/// Errors:   InputError for names that are no experiment, and as the benches
+/// Errors:   InputError for names that are no experiment; RunError if a program that it starts fails; as the benches
 void bench_paper(Harness& harness, const PaperBench& bench);
 
 /// The table of an experiment in Markdown, what differs, and the picture's name if it has one.

@@ -74,8 +74,8 @@ struct ScaleBench {
 ///           parameters / bandwidth of its dies; sums in a node by ClusterDescription::inside. A recording gives
 ///           compute and update as measured (medians of its steps but the first), for the batch per rank that it had.
 /// Errors:   InputError for a platform with fewer nodes, dies that the model does not divide over, recordings of
-///           another build or config or without steps, a ring over more than kMostRingNodes, and in builds that lack
-///           SimGrid
+///           another build or config or without steps, a ring over more than kMostRingNodes, recordings whose shards or
+///           dist.outer differ from the algorithm, and in builds that lack SimGrid; RunError if a simulation fails
 void bench_scale(Harness& harness, const ScaleBench& bench);
 
 }  // namespace ditrain::bench

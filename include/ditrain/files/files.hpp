@@ -55,8 +55,8 @@ class FileWriter {
 /// the old file stays.
 void write_file_atomically(const std::string& path, std::string_view content);
 
-/// Appends `line` and a newline in one write (creating the file); not synced. RunError on failure; a line of which only
-/// a part fitted is taken out of a regular file again. One process at a time may append.
+/// Appends `line` and a newline in one write (creating the file); not synced. RunError on failure; a line that
+/// was written only in part is removed again from a regular file. One process at a time may append.
 void append_line(const std::string& path, std::string_view line);
 
 /// The whole content of a regular file (any bytes). InputError if it is not a regular file or has more than

@@ -23,8 +23,8 @@ using Routes = std::vector<Route>;
 /// How many of the tokens go through a block.
 int64_t tokens_of_block(const Routes& routes, const ModelConfig& config, int64_t block);
 
-/// Errors:   InputError "[train.routing] ..." for shares outside (0, 1), routes that overlap or leave the model, and
-///           models without routes
+/// Errors:   InputError "[train.routing] ..." for shares outside (0, 1) or that no token or all tokens take, routes
+///           that overlap or leave the model, and models without routes
 void validate(const Routes& routes, const ModelConfig& config);
 
 /// Draws, for one sample, the tokens that do not take the route: every set of route.remaining_tokens(tokens) tokens is

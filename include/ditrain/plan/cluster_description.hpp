@@ -83,6 +83,7 @@ struct ClusterDescription {
 ///           for fewer nodes than there are, uplinks at its top, or none below
 ClusterDescription parse_cluster(const std::string& text, const std::string& file_name);
 /// Reads a file, looked up in the working directory, then among the installed configs.
+/// Errors:   as parse_cluster, and InputError with the places looked at if there is no such file
 ClusterDescription load_cluster(const std::string& path);
 
 /// A paragraph: nodes, dies, rates, tree.

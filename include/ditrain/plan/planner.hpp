@@ -59,7 +59,8 @@ struct ClusterPlan {
 };
 
 /// Plans all combinations. `wanted` is checked but not settled; `facts` are those of a run.
-/// Errors:   InputError if no combination is allowed, with the first refusal
+/// Errors:   InputError if no combination is allowed, with the first refusal; with dist.outer also for a single node,
+///           and for a dist.simulate_link
 ClusterPlan plan_cluster(const config::Config& wanted, const InputFacts& facts, const PlannedMachine& machine);
 
 /// Describes the cluster, the best five runs with their --set options and start commands, and for each setting what

@@ -55,8 +55,8 @@ struct OuterPasses {
 OuterPasses outer_passes(const optim::OuterConfig& config);
 /// Bytes on the wire of a bucket of the outer gradient.
 double outer_wire_bytes(double elements, const config::DistConfig& dist);
-/// `phase_s`: of the steps between two outer ones, beside which the sums travel if `overlap`; else they begin when the
-/// gradient is written. exposed_s and wire_s count.
+/// The timeline of one outer step, of which exposed_s and wire_s are meaningful. With `overlap` its sums run during the
+/// `phase_s` seconds of the steps until the next outer step; without, the rank waits for them.
 Timeline outer_timeline(const OuterStepTimes& outer, bool overlap, double phase_s);
 
 /// Backward's share of the time of forward and backward: two thirds, more if blocks are recomputed.

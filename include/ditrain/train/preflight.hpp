@@ -54,7 +54,8 @@ struct PreflightOptions {
 };
 
 /// Measures all nodes and prints a table with the verdict on rank 0. Collective. Returns true if there is no problem.
-/// Errors:   InputError where the launcher gives ranks one core each and the node has more for them; as plan_placement
+/// Errors:   InputError if the launcher gives ranks one core each and the node has more for them; RunError if the JSON
+///           file cannot be written; as plan_placement
 bool run_preflight(const config::Config& config, const std::string& out, dist::Communicator& comm,
                    const PreflightOptions& options = {});
 
