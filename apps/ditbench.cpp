@@ -129,7 +129,7 @@ config::CommandLine make_command_line() {
       "seconds per step and memory of real runs in turn (the paper's Table 2); starts ditrain and mpirun "
       "itself\n"
       "  scale       training steps of a cluster that is not here, simulated message by message on SimGrid: weak and "
-      "strong scaling, strategies, ways to sum, jitter, slow nodes, busy links (the paper's Figures 10 and 11)\n"
+      "strong scaling, strategies, sum algorithms, jitter, slow nodes, busy links (the paper's Figures 10 and 11)\n"
       "  quality     recipes (YAML files over a config) trained in turn for equal CPU seconds, and how good "
       "their samples are, by measures that need no other weights; starts ditrain itself\n"
       "  paper       the tables and figures of the DiT-HC paper that concern the system, measured here and set "
@@ -406,7 +406,7 @@ void run_scale(const config::CommandLine& line, bench::Harness& harness, dist::C
     throw InputError({.where = "ditbench", .what = "scale simulates ranks", .got = "several real ones"});
   bench::ScaleBench scale{.platform = line.get("platform"),
                           .strategies = choices<config::Strategy>(line, "strategies"),
-                          .ways = choices<bench::Way>(line, "ways"),
+                          .algorithms = choices<bench::SumAlgorithm>(line, "ways"),
                           .precision = precision(line),
                           .sets = sets_of(line)};
   if (line.has("nodes")) scale.nodes = integers(line, "nodes");

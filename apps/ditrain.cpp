@@ -8,7 +8,6 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/config/command_line.hpp"
 #include "ditrain/config/program.hpp"
-#include "ditrain/config/replicas.hpp"
 #include "ditrain/files/files.hpp"
 #include "ditrain/plan/dry_run.hpp"
 #include "ditrain/plan/memory_check.hpp"
@@ -194,7 +193,7 @@ int plan_cluster(int argc, char** argv) {
   config::validate_without_data(config);
   plan::PlannedMachine machine;
   if (line.has("platform")) {
-    plan::Platform platform = plan::load_platform(line.get_path("platform"));
+    plan::ClusterDescription platform = plan::load_cluster(line.get_path("platform"));
     if (line.has("nodes")) platform = platform.with_nodes(line.get_int("nodes", 1, 1 << 20));
     machine = plan::machine_of(platform, config.train.precision);
   } else {

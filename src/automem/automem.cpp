@@ -19,7 +19,7 @@ void subtract_in_place(Machine& machine, const Plan& plan) {
   for (size_t p = 0; p < machine.point_s.size(); ++p) {
     double bytes = 0;
     for (const int id : plan.uses.points[p].uses)
-      if (plan.homes[size_t(id)].in_place) bytes += double(plan.uses.tensors[size_t(id)].bytes);
+      if (plan.backing_slots[size_t(id)].in_place) bytes += double(plan.uses.tensors[size_t(id)].bytes);
     double& seconds = machine.point_s[p];
     seconds = std::max(kLeast * seconds, seconds - bytes / machine.in_place_bytes_s);
   }

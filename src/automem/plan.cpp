@@ -36,17 +36,17 @@ class NoBacking final : public memory::Backing {
   std::byte nothing_{};
 };
 
-void place_homes(Plan& plan) {
+void assign_slots(Plan& plan) {
   const std::vector<int> counts = counts_of(plan.uses);
   std::vector<size_t> order(plan.uses.tensors.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return counts[a] > counts[b]; });
-  plan.homes.assign(order.size(), {});
+  plan.backing_slots.assign(order.size(), {});
   for (const size_t id : order) {
     const size_t bytes = whole_blocks(plan.uses.tensors[id].bytes);
     size_t tier = 0;  // the slowest one, if none has room: what is missing is told below
     while (tier + 1 < memory::kTiers.size() && plan.tier_bytes[tier] + bytes > plan.capacity.tier_bytes[tier]) ++tier;
-    plan.homes[id] = {.tier = tier, .offset = plan.tier_bytes[tier]};
+    plan.backing_slots[id] = {.tier = tier, .offset = plan.tier_bytes[tier]};
     plan.tier_bytes[tier] += bytes;
   }
   constexpr size_t kLast = memory::kTiers.size() - 1;
@@ -68,14 +68,14 @@ void use_in_place(Plan& plan, size_t moving) {
   const std::vector<int> counts = counts_of(plan.uses);
   std::vector<size_t> order;
   size_t left = 0;
-  for (size_t id = 0; id < plan.homes.size(); ++id) {
+  for (size_t id = 0; id < plan.backing_slots.size(); ++id) {
     left += whole_blocks(plan.uses.tensors[id].bytes);
-    if (memory::kTiers[plan.homes[id].tier].in_memory) order.push_back(id);
+    if (memory::kTiers[plan.backing_slots[id].tier].in_memory) order.push_back(id);
   }
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return counts[a] < counts[b]; });
   for (const size_t id : order) {
     if (left <= moving) return;
-    plan.homes[id].in_place = true;
+    plan.backing_slots[id].in_place = true;
     left -= whole_blocks(plan.uses.tensors[id].bytes);
   }
 }
@@ -104,15 +104,15 @@ void choose_margin(Plan& plan) {
 
 size_t Plan::in_place_bytes(std::optional<size_t> tier) const {
   size_t bytes = 0;
-  for (size_t id = 0; id < homes.size(); ++id)
-    if (homes[id].in_place && homes[id].tier == tier.value_or(homes[id].tier))
+  for (size_t id = 0; id < backing_slots.size(); ++id)
+    if (backing_slots[id].in_place && backing_slots[id].tier == tier.value_or(backing_slots[id].tier))
       bytes += whole_blocks(uses.tensors[id].bytes);
   return bytes;
 }
 
 std::vector<bool> Plan::in_place() const {
   std::vector<bool> all;
-  for (const PlannedHome& home : homes) all.push_back(home.in_place);
+  for (const PlannedSlot& slot : backing_slots) all.push_back(slot.in_place);
   return all;
 }
 
@@ -120,8 +120,8 @@ Residency::Setup Plan::setup(const memory::PerTier<memory::Backing*>& tiers) con
   Residency::Setup setup{.strategy = strategy,
                          .pool_bytes = capacity.pool_bytes / memory::kBlock * memory::kBlock,
                          .times = {machine.point_s, machine.tiers, margin}};
-  for (const PlannedHome& home : homes)
-    setup.homes.push_back({tiers[home.tier], home.offset, home.in_place, home.tier});
+  for (const PlannedSlot& slot : backing_slots)
+    setup.backing_slots.push_back({tiers[slot.tier], slot.offset, slot.in_place, slot.tier});
   return setup;
 }
 
@@ -133,8 +133,9 @@ Forecast forecast_of(const Plan& plan) {
 }
 
 Plan place_tensors(Uses uses, Strategy strategy, const Capacity& capacity, const Machine& machine) {
-  Plan plan{.uses = std::move(uses), .strategy = strategy, .capacity = capacity, .homes = {}, .machine = machine};
-  place_homes(plan);
+  Plan plan{
+      .uses = std::move(uses), .strategy = strategy, .capacity = capacity, .backing_slots = {}, .machine = machine};
+  assign_slots(plan);
   return plan;
 }
 
@@ -175,7 +176,7 @@ bool plan_again(Plan& plan, const Machine& machine) {
   }
   choose_margin(plan);
   Plan other = plan;
-  for (PlannedHome& home : other.homes) home.in_place = false;
+  for (PlannedSlot& slot : other.backing_slots) slot.in_place = false;
   choose_fastest(other);
   if (other.forecast.step_s >= kClearly * plan.forecast.step_s || other.in_place() == plan.in_place()) return false;
   plan = std::move(other);

@@ -21,22 +21,23 @@ Residency::Residency(Uses uses, Setup setup, memory::CopyQueue& queue)
       policy_(setup_.strategy, clock_, tensors_, std::move(setup_.times)),
       since_s_(uses_.points.size()),
       shortest_s_(uses_.points.size()) {
-  DITRAIN_CHECK(setup_.homes.size() == uses_.tensors.size(), "a home for every tensor");
+  DITRAIN_CHECK(setup_.backing_slots.size() == uses_.tensors.size(), "a backing slot for every tensor");
   for (const MovableTensor& tensor : uses_.tensors) {
-    const Home& home = setup_.homes[tensors_.size()];
+    const BackingSlot& slot = setup_.backing_slots[tensors_.size()];
     tensors_.push_back({.id = int64_t(tensors_.size()),
                         .name = tensor.name,
                         .bytes = whole_blocks(tensor.bytes),
                         .written = tensor.written,
-                        .home = home,
-                        .needs_help = queue_.needs_help(home.backing),
-                        .place = home.in_place ? Place::kInPlace : Place::kAway});
+                        .backing_slot = slot,
+                        .needs_help = queue_.needs_help(slot.backing),
+                        .state = slot.in_place ? ResidencyState::kInPlace : ResidencyState::kNotResident});
     helps_ = helps_ || tensors_.back().needs_help;
   }
   for (const Point& point : uses_.points) {
     size_t needed = 0;
     for (const int id : point.uses)
-      if (const Movable& tensor = tensors_[size_t(id)]; tensor.place != Place::kInPlace) needed += tensor.bytes;
+      if (const Movable& tensor = tensors_[size_t(id)]; tensor.state != ResidencyState::kInPlace)
+        needed += tensor.bytes;
     if (needed > setup_.pool_bytes)
       throw InputError(
           {.where = "memory",
@@ -55,14 +56,16 @@ std::shared_ptr<Storage> Residency::make(const std::string& name, size_t bytes) 
                 "tensor " + name + " is not the next one that was recorded");
   storages_.push_back(std::make_shared<Storage>(*this, bytes, int64_t(id)));
   const Movable& tensor = tensors_[id];
-  if (tensor.place == Place::kInPlace)
-    storage(tensor).place(tensor.home.backing->in_place(tensor.home.offset));  // zeroed, and held for ever
+  const BackingSlot& slot = tensor.backing_slot;
+  if (tensor.state == ResidencyState::kInPlace)
+    storage(tensor).place(slot.backing->in_place(slot.offset));  // zeroed, and held for ever
   return storages_.back();
 }
 
-void Residency::become(Movable& tensor, Place place) {
-  making_room_ += int(place == Place::kMakesRoom) - int(tensor.place == Place::kMakesRoom);
-  tensor.place = place;
+void Residency::become(Movable& tensor, ResidencyState state) {
+  evicting_for_other_ +=
+      int(state == ResidencyState::kEvictingForOther) - int(tensor.state == ResidencyState::kEvictingForOther);
+  tensor.state = state;
 }
 
 void Residency::take_slot(Movable& tensor, size_t offset) {
@@ -74,46 +77,46 @@ void Residency::take_slot(Movable& tensor, size_t offset) {
 void Residency::free_slot(Movable& tensor) {
   slots_.free(tensor.slot);
   if (setup_.release) setup_.release(tensor.bytes);
-  become(tensor, Place::kAway);
+  become(tensor, ResidencyState::kNotResident);
 }
 
-// In its slot: contents are there.
-void Residency::settle(Movable& tensor) {
-  become(tensor, Place::kHere);
+// The tensor has its contents in its slot now.
+void Residency::make_resident(Movable& tensor) {
+  become(tensor, ResidencyState::kResident);
   storage(tensor).place(address(tensor));
   storage(tensor).release();
   changed_.notify_all();
 }
 
-// A tensor without a slot comes, if it gets one now.
-bool Residency::start(Movable& tensor, int64_t distance, Victims victims) {
-  if (!make_room(tensor, distance, victims)) return false;
+// Gives the tensor a slot and, if its contents are needed, begins to copy them in. Returns false if no slot is free.
+bool Residency::fetch(Movable& tensor, int64_t distance, Victims victims) {
+  if (!obtain_slot(tensor, distance, victims)) return false;
   const int64_t next = clock_.now() + clock_.next_use(tensor.id);
-  if (!policy_.is_fresh(tensor, next)) {
-    become(tensor, Place::kComing);
+  if (!policy_.is_overwritten(tensor, next)) {
+    become(tensor, ResidencyState::kCopyingIn);
     copy(tensor, memory::Direction::kIn);
     return true;
   }
   Contents& contents = tensor.contents;
-  contents.fresh_at = next;
+  contents.overwritten_at = next;
   if (!contents.exist && !setup_.simulated) std::memset(address(tensor), 0, tensor.bytes);
   contents.dirty = !contents.exist && tensor.written == Written::kInUpdates;
   contents.exist = true;
-  settle(tensor);
+  make_resident(tensor);
   return true;
 }
 
-// Takes the slot away: at once if no contents would be lost, else a copy out begins. Whether anything changed.
-bool Residency::evict(Movable& tensor, Place until_copied) {
+// Frees the slot: at once if no contents would be lost, else a copy out begins. Returns whether anything changed.
+bool Residency::evict(Movable& tensor, ResidencyState until_copied) {
   if (!policy_.needs_copy(tensor)) return drop(tensor);
   become(tensor, until_copied);
   copy(tensor, memory::Direction::kOut);
   return true;
 }
 
-// Takes the slot away at once, unless somebody holds or wants the tensor.
+// Frees the slot at once, unless some thread holds or waits for the tensor.
 bool Residency::drop(Movable& tensor) {
-  if (tensor.wanted > 0 || !storage(tensor).try_leave()) return false;
+  if (tensor.waiting_threads > 0 || !storage(tensor).try_leave()) return false;
   free_slot(tensor);
 #ifdef DITRAIN_POISON
   if (!setup_.simulated) std::memset(address(tensor), 0xff, tensor.bytes);  // NaN: who still reads it shows
@@ -125,9 +128,9 @@ bool Residency::drop(Movable& tensor) {
 void Residency::copy(Movable& tensor, memory::Direction direction) {
   (direction == memory::Direction::kIn ? totals_.bytes_in : totals_.bytes_out) += double(tensor.bytes);
   tensor.ticket = queue_.submit({.direction = direction,
-                                 .backing = tensor.home.backing,
-                                 .tier = tensor.home.tier,
-                                 .offset = tensor.home.offset,
+                                 .backing = tensor.backing_slot.backing,
+                                 .tier = tensor.backing_slot.tier,
+                                 .offset = tensor.backing_slot.offset,
                                  .fast = address(tensor),
                                  .bytes = tensor.bytes,
                                  .name = tensor.name,
@@ -138,17 +141,17 @@ void Residency::copy(Movable& tensor, memory::Direction direction) {
 void Residency::end_copy(Movable& tensor, int64_t version, const std::string& problem) {
   const std::lock_guard lock(mutex_);
   if (problem_.empty()) problem_ = problem;
-  if (const Place place = tensor.place; place == Place::kComing) {
-    problem.empty() ? settle(tensor) : free_slot(tensor);
+  if (const ResidencyState state = tensor.state; state == ResidencyState::kCopyingIn) {
+    problem.empty() ? make_resident(tensor) : free_slot(tensor);
   } else {
-    become(tensor, Place::kHere);
+    become(tensor, ResidencyState::kResident);
     if (problem.empty() && version == tensor.contents.version && !clock_.is_written_now(tensor.id)) {
       tensor.contents.dirty = false;
-      if (place != Place::kCopiedOut && !clock_.is_used_now(tensor.id))
+      if (state != ResidencyState::kCopyingOut && !clock_.is_used_now(tensor.id))
         drop(tensor);  // a point may have begun meanwhile
     }
   }
-  pump();
+  prefetch();
   changed_.notify_all();
 }
 
@@ -156,52 +159,54 @@ void Residency::expect_no_problem() const {
   if (!problem_.empty()) throw RunError({.where = "memory", .what = problem_});
 }
 
-std::optional<double> Residency::cost_of(const Movable& tensor, int64_t distance, Victims victims) const {
-  if (tensor.place != Place::kHere || storage(tensor).is_held()) return std::nullopt;
-  return policy_.cost_of(tensor, distance, victims);
+std::optional<double> Residency::eviction_cost(const Movable& tensor, int64_t distance, Victims victims) const {
+  if (tensor.state != ResidencyState::kResident || storage(tensor).is_held()) return std::nullopt;
+  return policy_.eviction_cost(tensor, distance, victims);
 }
 
-// True if the tensor has a slot now. If something has to be copied out first, that begins.
-bool Residency::make_room(Movable& tensor, int64_t distance, Victims victims) {
-  const auto cost = [&](int64_t owner) { return cost_of(tensors_[size_t(owner)], distance, victims); };
+// Returns whether the tensor has a slot now. If others have to be copied out of it first, these copies begin.
+bool Residency::obtain_slot(Movable& tensor, int64_t distance, Victims victims) {
+  const auto cost = [&](int64_t owner) { return eviction_cost(tensors_[size_t(owner)], distance, victims); };
   const auto window = slots_.find(tensor.bytes, cost);
   if (!window) return false;
   for (const int64_t owner : window->owners)
-    if (Movable& o = tensors_[size_t(owner)]; policy_.needs_copy(o)) evict(o, Place::kMakesRoom);
-  if (making_room_ > 0) return false;
+    if (Movable& o = tensors_[size_t(owner)]; policy_.needs_copy(o)) evict(o, ResidencyState::kEvictingForOther);
+  if (evicting_for_other_ > 0) return false;
   for (const int64_t owner : window->owners)
     if (!drop(tensors_[size_t(owner)])) return false;
   take_slot(tensor, window->offset);
   return true;
 }
 
-// Evicts the cheapest tensors, wherever they lie, until what a point still misses has room, if not in one piece.
-// Whether anything left or began to.
-bool Residency::clear_for(int64_t time) {
+// Evicts the cheapest tensors, wherever they lie, until the free memory suffices for what a point still misses, if not
+// in one piece. Returns whether any eviction took place or began.
+bool Residency::evict_for(int64_t time) {
   size_t missing = 0;
   for (const int id : clock_.at(time).uses)
-    if (const Movable& tensor = tensors_[size_t(id)]; tensor.place == Place::kAway) missing += tensor.bytes;
+    if (const Movable& tensor = tensors_[size_t(id)]; tensor.state == ResidencyState::kNotResident)
+      missing += tensor.bytes;
   std::vector<std::pair<double, Movable*>> victims;
   for (Movable& tensor : tensors_)
-    if (const auto cost = cost_of(tensor, 0, Victims::kLater)) victims.emplace_back(*cost, &tensor);
+    if (const auto cost = eviction_cost(tensor, 0, Victims::kLater)) victims.emplace_back(*cost, &tensor);
   std::sort(victims.begin(), victims.end());
   size_t room = free_bytes();
   bool changed = false;
   for (const auto& [cost, tensor] : victims) {
     if (room >= missing) break;
     room += tensor->bytes;
-    changed = evict(*tensor, Place::kLeaving) || changed;
+    changed = evict(*tensor, ResidencyState::kEvicting) || changed;
   }
   return changed;
 }
 
-// Moves what nothing holds to the bottom of the pool, so that the room above is in one piece. Whether anything moved.
+// Moves what nothing holds to the bottom of the pool, so that the free memory above is in one piece. Returns whether
+// anything moved.
 bool Residency::compact() {
   bool moved = false;
   for (const int64_t owner : slots_.owners()) {
     Movable& tensor = tensors_[size_t(owner)];
     const size_t to = slots_.lowest(tensor.slot);
-    if (to == tensor.slot || tensor.place != Place::kHere || tensor.wanted > 0) continue;
+    if (to == tensor.slot || tensor.state != ResidencyState::kResident || tensor.waiting_threads > 0) continue;
     if (!storage(tensor).try_leave()) continue;
     std::byte* const from = address(tensor);
     free_slot(tensor);
@@ -213,25 +218,25 @@ bool Residency::compact() {
       if (left < from + tensor.bytes) std::memset(left, 0xff, size_t(from + tensor.bytes - left));
     }
 #endif
-    settle(tensor);
+    make_resident(tensor);
     moved = true;
   }
   return moved;
 }
 
-// As much as can begin now, in the order of need.
-void Residency::pump() {
+// Begins as many prefetches as possible now, in the order of their next uses.
+void Residency::prefetch() {
   if (other_ || !problem_.empty()) return;
-  const Victims victims = policy_.victims_ahead(free_bytes());
-  for (int64_t d = 0; d < policy_.horizon(); ++d)
+  const Victims victims = policy_.prefetch_victims(free_bytes());
+  for (int64_t d = 0; d < policy_.prefetch_horizon(); ++d)
     for (const int id : clock_.at(clock_.now() + d).uses) {
       Movable& tensor = tensors_[size_t(id)];
-      if (tensor.place != Place::kAway || !policy_.comes_ahead(tensor, d)) continue;
-      if (making_room_ > 0 || !start(tensor, d, victims)) return;
+      if (tensor.state != ResidencyState::kNotResident || !policy_.wants_prefetch(tensor, d)) continue;
+      if (evicting_for_other_ > 0 || !fetch(tensor, d, victims)) return;
     }
 }
 
-// The time of a point that begins, or has begun for another cluster.
+// Returns the time of a point that begins, or has begun for another cluster.
 int64_t Residency::begin_point(int point) {
   if (const auto time = clock_.time_of(point)) return *time;
   const int64_t time = clock_.begin(point);
@@ -244,31 +249,32 @@ int64_t Residency::begin_point(int point) {
   return time;
 }
 
-// Whether all that the point uses is here, and nothing that it writes is being copied out; if not, what is missing has
-// begun to come, unless something that is held or is being copied stands in its way.
-bool Residency::gather(int64_t time, bool ahead) {
+// Returns whether all that the point uses is resident, and nothing that it writes is being copied out. If not, copies
+// of what is missing have begun, except where tensors that are held or being copied take the memory.
+bool Residency::fetch_uses(int64_t time, bool prefetches) {
   expect_no_problem();
-  if (ahead) pump();
+  if (prefetches) prefetch();
   bool all_here = true;
   for (const int id : clock_.at(time).uses) {
     Movable& tensor = tensors_[size_t(id)];
-    if (tensor.place == Place::kAway && making_room_ == 0) start(tensor, time - clock_.now(), Victims::kLater);
+    if (tensor.state == ResidencyState::kNotResident && evicting_for_other_ == 0)
+      fetch(tensor, time - clock_.now(), Victims::kLater);
     const bool is_read_by_copy = tensor.is_being_copied_out() && clock_.is_written_at(id, time);
-    if (tensor.place == Place::kComing || is_read_by_copy) queue_.make_urgent(tensor.ticket);
-    all_here = all_here && tensor.is_here() && !is_read_by_copy;
+    if (tensor.state == ResidencyState::kCopyingIn || is_read_by_copy) queue_.make_urgent(tensor.ticket);
+    all_here = all_here && tensor.is_resident() && !is_read_by_copy;
   }
   return all_here;
 }
 
-// The same; if something is missing and no copy is under way, tensors are evicted or, if none may be, the pool is
-// compacted; what comes ahead must not take the room that this makes. `stuck`: neither is possible, and only a release
-// of a tensor helps.
-bool Residency::gather_or_clear(int64_t time, bool& stuck) {
+// The same. If something is missing and no copy is under way, tensors are evicted or, if none may be, the pool is
+// compacted; prefetches must not take the memory that this frees. `stuck`: neither is possible, and only the release of
+// a tensor helps.
+bool Residency::fetch_or_evict(int64_t time, bool& stuck) {
   stuck = false;
-  for (bool ahead = true; !gather(time, ahead); ahead = false) {
+  for (bool prefetches = true; !fetch_uses(time, prefetches); prefetches = false) {
     if (std::any_of(tensors_.begin(), tensors_.end(), [](const Movable& t) { return t.is_being_copied(); }))
       return false;
-    stuck = !clear_for(time) && !compact();
+    stuck = !evict_for(time) && !compact();
     if (stuck) return false;
   }
   return true;
@@ -278,10 +284,10 @@ bool Residency::try_enter(int point) {
   const std::lock_guard lock(mutex_);
   const int64_t t = begin_point(point);
   bool stuck = false;
-  return gather_or_clear(t, stuck);
+  return fetch_or_evict(t, stuck);
 }
 
-// Until something has changed. A worker that lets go of a tensor does not notify, nor does one that takes the last
+// Waits until something has changed. A worker that releases a tensor does not notify, nor does one that takes the last
 // slice of a copy while another one looks for work.
 void Residency::wait(Lock& lock, bool for_release) {
   if (for_release && setup_.while_waiting) setup_.while_waiting();
@@ -301,10 +307,10 @@ void Residency::enter(int point) {
   const std::vector<int>& uses = clock_.at(time).uses;
   if (is_first)
     totals_.late += std::count_if(uses.begin(), uses.end(), [&](int id) {
-      return !tensors_[size_t(id)].needs_help && tensors_[size_t(id)].place == Place::kAway;
+      return !tensors_[size_t(id)].needs_help && tensors_[size_t(id)].state == ResidencyState::kNotResident;
     });
   if (waiting_++ == 0) waiting_since_s_ = now_s();
-  for (bool stuck = false; !gather_or_clear(time, stuck);) wait(lock, stuck);
+  for (bool stuck = false; !fetch_or_evict(time, stuck);) wait(lock, stuck);
   if (helps_) {  // what others wait for
     lock.unlock();
     while (queue_.help()) continue;
@@ -315,7 +321,8 @@ void Residency::enter(int point) {
   since_s_[size_t(point)] = now_s();
   size_t in_place = 0;
   for (const int id : uses)
-    if (const Movable& tensor = tensors_[size_t(id)]; tensor.place == Place::kInPlace) in_place += tensor.bytes;
+    if (const Movable& tensor = tensors_[size_t(id)]; tensor.state == ResidencyState::kInPlace)
+      in_place += tensor.bytes;
   if (in_place == 0) return;
   lock.unlock();
   queue_.charge_in_place(in_place);
@@ -336,11 +343,11 @@ void Residency::leave(int point) {
   for (const int id : uses)
     if (clock_.is_written_at(id, *time)) tensors_[size_t(id)].contents.note_write();
   for (const int id : uses)
-    if (Movable& tensor = tensors_[size_t(id)]; policy_.leaves_behind(tensor)) {
+    if (Movable& tensor = tensors_[size_t(id)]; policy_.evicts_after_use(tensor)) {
       tensor.contents.dirty = true;  // it is copied out even if it has not changed
-      evict(tensor, Place::kLeaving);
+      evict(tensor, ResidencyState::kEvicting);
     }
-  pump();
+  prefetch();
   changed_.notify_all();
 }
 
@@ -358,38 +365,38 @@ void Residency::use_in_place(const std::vector<bool>& in_place) {
   DITRAIN_CHECK(clock_.is_between_points() && in_place.size() == tensors_.size(),
                 "a choice for every tensor, between steps");
   for (Movable& tensor : tensors_) {
-    const bool wanted = in_place[size_t(tensor.id)];
-    if (wanted == (tensor.place == Place::kInPlace)) continue;
-    wanted ? move_home(tensor, lock) : leave_home(tensor);
+    const bool moves_in = in_place[size_t(tensor.id)];
+    if (moves_in == (tensor.state == ResidencyState::kInPlace)) continue;
+    moves_in ? move_to_backing(tensor, lock) : leave_backing(tensor);
   }
-  pump();
+  prefetch();
 }
 
-void Residency::leave_home(Movable& tensor) {
+void Residency::leave_backing(Movable& tensor) {
   storage(tensor).release();
   if (!storage(tensor).try_leave()) return storage(tensor).hold_again();
-  become(tensor, Place::kAway);
+  become(tensor, ResidencyState::kNotResident);
   tensor.contents.dirty = false;
   tensor.contents.exist = true;  // zeros, if it was never written
 }
 
-void Residency::move_home(Movable& tensor, Lock& lock) {
-  while (tensor.place != Place::kAway) {
+void Residency::move_to_backing(Movable& tensor, Lock& lock) {
+  while (tensor.state != ResidencyState::kNotResident) {
     expect_no_problem();
-    const bool is_held = tensor.wanted > 0 || storage(tensor).is_held();
+    const bool is_held = tensor.waiting_threads > 0 || storage(tensor).is_held();
     if (tensor.is_being_copied() || is_held)
       wait(lock, /*for_release=*/is_held);
     else
-      evict(tensor, Place::kCopiedOut);
+      evict(tensor, ResidencyState::kCopyingOut);
   }
-  std::byte* home = tensor.home.backing->in_place(tensor.home.offset);
-  if (!tensor.contents.exist && !setup_.simulated) std::memset(home, 0, tensor.bytes);
-  become(tensor, Place::kInPlace);
-  storage(tensor).place(home);  // held for ever
+  std::byte* in_place = tensor.backing_slot.backing->in_place(tensor.backing_slot.offset);
+  if (!tensor.contents.exist && !setup_.simulated) std::memset(in_place, 0, tensor.bytes);
+  become(tensor, ResidencyState::kInPlace);
+  storage(tensor).place(in_place);  // held for ever
   changed_.notify_all();
 }
 
-// Where no point says what is written: all of it, and it is what the next point that uses the tensor reads.
+// Outside of points a use counts as a write of all contents, which the next point that uses the tensor reads.
 void Residency::note_use(Storage& storage) {
   Lock lock(mutex_);
   Movable& tensor = tensors_[size_t(storage.number())];
@@ -398,15 +405,15 @@ void Residency::note_use(Storage& storage) {
     wait(lock, /*for_release=*/false);
   }
   tensor.contents.note_write();
-  tensor.contents.fresh_at = clock_.now() + clock_.next_use(tensor.id);
+  tensor.contents.overwritten_at = clock_.now() + clock_.next_use(tensor.id);
 }
 
-// Sees to it that a tensor without a slot comes. During a step it makes way for what the step uses.
-void Residency::ask(Movable& tensor) {
-  if (tensor.place == Place::kAway && making_room_ == 0 &&
-      !start(tensor, clock_.next_use(tensor.id), Victims::kLater) && making_room_ == 0)
-    start(tensor, 0, Victims::kAny);
-  if (tensor.place == Place::kComing) queue_.make_urgent(tensor.ticket);
+// Begins to fetch a tensor that has no slot. If no other memory is free, it may evict any tensor that nothing holds.
+void Residency::request(Movable& tensor) {
+  if (tensor.state == ResidencyState::kNotResident && evicting_for_other_ == 0 &&
+      !fetch(tensor, clock_.next_use(tensor.id), Victims::kLater) && evicting_for_other_ == 0)
+    fetch(tensor, 0, Victims::kAny);
+  if (tensor.state == ResidencyState::kCopyingIn) queue_.make_urgent(tensor.ticket);
 }
 
 void Residency::bring(Storage& storage) {
@@ -415,10 +422,10 @@ void Residency::bring(Storage& storage) {
   struct Wanted {
     int& threads;
     ~Wanted() { --threads; }
-  } wanted{++tensor.wanted};
+  } wanted{++tensor.waiting_threads};
   while (!storage.try_hold()) {
     expect_no_problem();
-    ask(tensor);
+    request(tensor);
     if (!storage.is_placed()) wait(lock, /*for_release=*/true);
   }
 }

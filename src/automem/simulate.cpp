@@ -109,7 +109,7 @@ Forecast simulate(const Uses& uses, const Residency::Setup& wanted, const Machin
   if (machine.in_place_bytes_s > 0)
     for (size_t p = 0; p < uses.points.size(); ++p)
       for (const int id : uses.points[p].uses)
-        if (setup.homes[size_t(id)].in_place)
+        if (setup.backing_slots[size_t(id)].in_place)
           in_place_s[p] += double(uses.tensors[size_t(id)].bytes) / machine.in_place_bytes_s;
   Forecast forecast;
   for (int step = 0; step < steps; ++step) {

@@ -21,13 +21,13 @@ void add_rotations(int nodes, int rounds, std::vector<Flow>& flows) {
   }
 }
 
-int children_of(const plan::Platform& cluster, int level) {  // nodes below, of those that there are
+int children_of(const plan::ClusterDescription& cluster, int level) {  // nodes below, of those that there are
   return int(std::min<int64_t>(cluster.nodes, cluster.nodes_below(level)));
 }
 
 // Rounds of pairs that meet at the switches of a level: whole switches of the level below swap, each node of one with
 // the node so many places further of the other.
-void add_rounds_of_level(const plan::Platform& cluster, int level, int rounds, std::vector<Flow>& flows) {
+void add_rounds_of_level(const plan::ClusterDescription& cluster, int level, int rounds, std::vector<Flow>& flows) {
   const int size = children_of(cluster, level), inner = children_of(cluster, level - 1), others = size - inner;
   if (others == 0) return;
   const int count = std::clamp(int(std::lround(double(rounds) * others / (cluster.nodes - 1))), 1, others);
@@ -44,7 +44,7 @@ void add_rounds_of_level(const plan::Platform& cluster, int level, int rounds, s
 
 }  // namespace
 
-std::vector<Flow> flows_of(const plan::Platform& cluster, int rounds) {
+std::vector<Flow> flows_of(const plan::ClusterDescription& cluster, int rounds) {
   std::vector<Flow> flows;
   if (cluster.nodes == 1) return flows;
   const int all = cluster.nodes - 1;

@@ -12,11 +12,10 @@
 //   const SimulatedStep step = simulate(cluster, schedule, {.jitter = 0.01});
 #pragma once
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "ditrain/bench/scale.hpp"
-#include "ditrain/plan/platform.hpp"
+#include "ditrain/plan/cluster_description.hpp"
 
 namespace ditrain::bench {
 
@@ -62,7 +61,8 @@ bool has_simgrid();
 /// Simulates in a process of its own, since SimGrid is made for one simulation per process.
 /// Errors:   InputError for a ring over more than kMostRingNodes nodes, for more slow nodes than nodes, and in a build
 ///           without SimGrid; RunError if the simulation ends without a result
-SimulatedStep simulate(const plan::Platform& cluster, const StepSchedule& schedule, const SimulationOptions& options);
+SimulatedStep simulate(const plan::ClusterDescription& cluster, const StepSchedule& schedule,
+                       const SimulationOptions& options);
 
 /// Who sends to whom in an exchange of all with all.
 struct Flow {
@@ -72,6 +72,6 @@ struct Flow {
 /// All pairs, or about `rounds` of the n - 1 equal rounds, in which each node sends to one other: of each level of the
 /// tree as many as pairs meet there, at least one, with the bytes of all. If some switches have fewer nodes below them
 /// than others, twice as many rotations of all nodes by evenly spread numbers of places. rounds 0: all pairs.
-std::vector<Flow> flows_of(const plan::Platform& cluster, int rounds);
+std::vector<Flow> flows_of(const plan::ClusterDescription& cluster, int rounds);
 
 }  // namespace ditrain::bench

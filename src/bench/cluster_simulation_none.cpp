@@ -6,7 +6,7 @@ namespace ditrain::bench {
 
 bool has_simgrid() { return false; }
 
-SimulatedStep simulate(const plan::Platform&, const StepSchedule&, const SimulationOptions&) {
+SimulatedStep simulate(const plan::ClusterDescription&, const StepSchedule&, const SimulationOptions&) {
   throw InputError({.where = "ditbench",
                     .what = "this build has no SimGrid, which simulates the messages of a cluster",
                     .expected = "SimGrid 3.32 when ditrain is built",

@@ -41,7 +41,7 @@ double uniform_of(int64_t seed, uint64_t kind, uint64_t i) {
 // The hosts and links of a platform.
 class Network {
  public:
-  Network(const plan::Platform& cluster, const SimulationOptions& options)
+  Network(const plan::ClusterDescription& cluster, const SimulationOptions& options)
       : cluster_(cluster), options_(options), zone_(sg::create_full_zone("cluster")) {
     for (int node = 0; node < cluster.nodes; ++node) nodes_.push_back(zone_->create_host(name("node", node), 1e9));
     if (cluster.nodes > 1) make_links();
@@ -106,7 +106,7 @@ class Network {
     return links[size_t(level)][size_t(node / cluster_.nodes_below(level - 1))];
   }
 
-  const plan::Platform& cluster_;
+  const plan::ClusterDescription& cluster_;
   const SimulationOptions& options_;
   sg::NetZone* zone_;
   std::vector<sg::Host*> nodes_;
@@ -115,7 +115,7 @@ class Network {
 
 // What exchanges of all nodes share.
 struct World {
-  const plan::Platform& cluster;
+  const plan::ClusterDescription& cluster;
   const StepSchedule& schedule;
   const SimulationOptions& options;
   std::vector<std::vector<Flow>> flows;  // of each node
@@ -192,7 +192,7 @@ class Engine {
   static void meet(const sg::BarrierPtr& barrier, int of) {
     if (of > 1) barrier->wait();
   }
-  bool whole_ring() const { return world_.options.way == Way::kRing; }
+  bool whole_ring() const { return world_.options.algorithm == SumAlgorithm::kRing; }
 
   void sum_in_node(Rank& rank) {
     for (size_t k = 0;; ++k) {
@@ -246,7 +246,7 @@ class Engine {
     if (e.gathers) return all_to_all(node, others, kGather);
     all_to_all(node, others, kScatter);
     sleep_s(e.node_bytes / world_.schedule.node_bytes_per_s);  // adds the slices
-    if (world_.options.way != Way::kReduceScatter) all_to_all(node, others, kGather);
+    if (world_.options.algorithm != SumAlgorithm::kReduceScatter) all_to_all(node, others, kGather);
   }
 
   // A node is done when it has the slices of all others. Where some rounds stand for all, the slowest of them does.
@@ -300,7 +300,7 @@ struct Tally {
 class Simulation {
  public:
   /// `done` is called by the last rank, inside the simulation: what is under way then never ends.
-  Simulation(const plan::Platform& cluster, const StepSchedule& schedule, const SimulationOptions& options,
+  Simulation(const plan::ClusterDescription& cluster, const StepSchedule& schedule, const SimulationOptions& options,
              std::function<void(const SimulatedStep&)> done)
       : done_(std::move(done)),
         world_{cluster,
@@ -329,12 +329,15 @@ class Simulation {
 
   static int64_t counted(const SimulationOptions& o) { return o.steps > 0 ? o.steps : o.jitter > 0 ? 2 : 1; }
   int64_t every() const { return outer() ? world_.options.outer_every : 1; }
-  bool outer() const { return world_.options.way == Way::kOuter || world_.options.way == Way::kOuterOverlapped; }
+  bool outer() const {
+    return world_.options.algorithm == SumAlgorithm::kOuter ||
+           world_.options.algorithm == SumAlgorithm::kOuterOverlapped;
+  }
 
   void lay_out() {
-    const plan::Platform& cluster = world_.cluster;
+    const plan::ClusterDescription& cluster = world_.cluster;
     const StepSchedule& s = world_.schedule;
-    const bool ring = world_.options.way == Way::kRing;
+    const bool ring = world_.options.algorithm == SumAlgorithm::kRing;
     std::vector<Flow> flows;
     if (!ring)
       flows = flows_of(cluster, world_.options.rounds);
@@ -382,7 +385,7 @@ class Simulation {
         if (travelling) apply_outer_sums(rank, mine);
         sleep_s(world_.schedule.take_s);
         for (const Exchange& e : world_.schedule.outer) parameters_->start(rank, e);
-        travelling = world_.options.way == Way::kOuterOverlapped;
+        travelling = world_.options.algorithm == SumAlgorithm::kOuterOverlapped;
         if (!travelling) apply_outer_sums(rank, mine);
       }
       tell_facts(mine);
@@ -447,7 +450,7 @@ class Simulation {
 
   // The small all-reduce with which a step ends.
   void tell_facts(Mine& mine) {
-    const plan::Platform& cluster = world_.cluster;
+    const plan::ClusterDescription& cluster = world_.cluster;
     const double start = clock_s();
     if (world_.parts() > 1) everybody_->wait();
     if (cluster.nodes > 1)
@@ -468,8 +471,8 @@ class Simulation {
 };
 
 // In a process of its own, whose end it is.
-[[noreturn]] void run(const plan::Platform& cluster, const StepSchedule& schedule, const SimulationOptions& options,
-                      int pipe_end) {
+[[noreturn]] void run(const plan::ClusterDescription& cluster, const StepSchedule& schedule,
+                      const SimulationOptions& options, int pipe_end) {
   char name[] = "ditbench";
   char* arguments[] = {name, nullptr};
   int count = 1;
@@ -490,8 +493,8 @@ class Simulation {
   ::_exit(1);
 }
 
-void check(const plan::Platform& cluster, const SimulationOptions& o) {
-  if (o.way == Way::kRing && cluster.nodes > kMostRingNodes)
+void check(const plan::ClusterDescription& cluster, const SimulationOptions& o) {
+  if (o.algorithm == SumAlgorithm::kRing && cluster.nodes > kMostRingNodes)
     throw InputError({.where = "ditbench",
                       .what = "a ring over all ranks has too many dependent messages to simulate",
                       .got = fmt::format("{} nodes", cluster.nodes),
@@ -508,7 +511,8 @@ void check(const plan::Platform& cluster, const SimulationOptions& o) {
 
 bool has_simgrid() { return true; }
 
-SimulatedStep simulate(const plan::Platform& cluster, const StepSchedule& schedule, const SimulationOptions& options) {
+SimulatedStep simulate(const plan::ClusterDescription& cluster, const StepSchedule& schedule,
+                       const SimulationOptions& options) {
   check(cluster, options);
   int pipe_ends[2];
   if (::pipe(pipe_ends) != 0) throw RunError({.where = "ditbench", .what = "no pipe", .got = std::strerror(errno)});

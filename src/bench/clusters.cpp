@@ -14,12 +14,12 @@ namespace ditrain::bench {
 namespace {
 
 // The workers of a contender, and where the time of its steps went.
-struct Way {
-  Way(Harness& w, const plan::RunPlan& plan, nn::Model& model, dist::Communicator& comm)
+struct TimedStep {
+  TimedStep(Harness& w, const plan::RunPlan& plan, nn::Model& model, dist::Communicator& comm)
       : workers(w), step(plan, model, {comm}, w.ctx()), cut(w.ctx().cut()), times(w.ctx()) {}
   Harness& workers;
   train::TrainStep step;
-  const ops::Cut cut;
+  const ops::ClusterSplit cut;
   CallTimes times;
 };
 
@@ -43,8 +43,8 @@ class Meter {
 
   void measure() {
     take_turns(contenders_, harness_.effort().repeats);
-    for (size_t i = 0; i < contenders_.size(); ++i) harness_.add(row_of(contenders_[i], *ways_[i]));
-    harness_.note(fmt::format("parallel.cut auto ({}) / n: {:.3f} x the images/s", text_of(ways_[1]->cut),
+    for (size_t i = 0; i < contenders_.size(); ++i) harness_.add(row_of(contenders_[i], *timed_steps_[i]));
+    harness_.note(fmt::format("parallel.cut auto ({}) / n: {:.3f} x the images/s", text_of(timed_steps_[1]->cut),
                               contenders_[2].ratio_to(contenders_[1])));
     harness_.note(fmt::format("memory read: {:.1f} GB/s by one core, {:.1f} GB/s by {}", one_.report().read_gb_s,
                               harness_.report().read_gb_s, harness_.num_threads()));
@@ -59,31 +59,31 @@ class Meter {
 
   void add(const std::string& name, const plan::RunPlan& plan, Harness& workers) {
     workers.apply(plan.config);
-    Way& way = *ways_.emplace_back(std::make_unique<Way>(workers, plan, model_, *comm_));
-    const auto before = [&way] {
-      way.workers.ctx().set_cut(way.cut);  // two of them share a team
-      way.times.begin();
+    TimedStep& timed = *timed_steps_.emplace_back(std::make_unique<TimedStep>(workers, plan, model_, *comm_));
+    const auto before = [&timed] {
+      timed.workers.ctx().set_cut(timed.cut);  // two of them share a team
+      timed.times.begin();
     };
-    contenders_.push_back({name, [this, &way] { way.step.run(batch_, progress_); }, before,
-                           [&way](double seconds) { way.times.end(seconds); }});
+    contenders_.push_back({name, [this, &timed] { timed.step.run(batch_, progress_); }, before,
+                           [&timed](double seconds) { timed.times.end(seconds); }});
   }
 
-  static std::string text_of(ops::Cut cut) { return cut == ops::Cut::kSamples ? "samples" : "n"; }
+  static std::string text_of(ops::ClusterSplit cut) { return cut == ops::ClusterSplit::kSamples ? "samples" : "n"; }
 
-  Row row_of(const Contender& c, const Way& way) const {
+  Row row_of(const Contender& c, const TimedStep& timed) const {
     Row row = timed_row(fmt::format("step {} {}", model_.config().name, c.name),
                         dtype_name(automatic_.config.train.precision), c.seconds);
-    const int threads = way.workers.num_threads(), clusters = way.workers.placement().clusters;
+    const int threads = timed.workers.num_threads(), clusters = timed.workers.placement().clusters;
     const double depth = double(model_.config().depth);
     row.details = {{"threads", int64_t(threads)},
                    {"clusters", int64_t(clusters)},
-                   {"cut", clusters > 1 ? text_of(way.cut) : "-"},
+                   {"cut", clusters > 1 ? text_of(timed.cut) : "-"},
                    {"batch", bench_.batch},
                    {"images_per_second", double(bench_.batch) / row.time.median_s},
                    {"efficiency", contenders_.front().ratio_to(c) / threads},
-                   {"team_barriers_per_block", double(way.times.meetings().of_team) / depth},
-                   {"cluster_barriers_per_block", double(way.times.meetings().of_cluster) / depth}};
-    way.times.add_split(row);
+                   {"team_barriers_per_block", double(timed.times.meetings().of_team) / depth},
+                   {"cluster_barriers_per_block", double(timed.times.meetings().of_cluster) / depth}};
+    timed.times.add_split(row);
     return row;
   }
 
@@ -95,7 +95,7 @@ class Meter {
   nn::Model model_;
   dataset::Batch batch_;
   train::Progress progress_;
-  std::vector<std::unique_ptr<Way>> ways_;
+  std::vector<std::unique_ptr<TimedStep>> timed_steps_;
   std::vector<Contender> contenders_;
 };
 

@@ -44,22 +44,23 @@ class StreamLimit {
     const int64_t shortest = arrays_.front().words;
     const auto middle =
         std::partition_point(arrays_.begin(), arrays_.end(), [&](const Array& a) { return a.words == shortest; });
-    std::vector<Way> ways = {{loop_of(arrays_, shortest)}};
+    std::vector<LoopSequence> sequences = {{loop_of(arrays_, shortest)}};
     if (middle != arrays_.end()) {
       std::vector<Array> first = arrays_, rest(middle, arrays_.end());
       for (Array& a : first) a.words = shortest;
       for (Array& a : rest) a.p += shortest, a.words -= shortest;
-      ways.push_back({loop_of(first, shortest), loop_of(rest, rest.front().words)});
-      ways.push_back({loop_of({arrays_.begin(), middle}, shortest), loop_of({middle, arrays_.end()}, middle->words)});
+      sequences.push_back({loop_of(first, shortest), loop_of(rest, rest.front().words)});
+      sequences.push_back(
+          {loop_of({arrays_.begin(), middle}, shortest), loop_of({middle, arrays_.end()}, middle->words)});
     }
     double best_s = std::numeric_limits<double>::infinity();
-    for (const Way& way : ways) {
-      if (!std::all_of(way.begin(), way.end(), exists)) continue;
-      for (int repeat = 0; repeat < (ways.size() > 1 ? 3 : 1); ++repeat) {
+    for (const LoopSequence& sequence : sequences) {
+      if (!std::all_of(sequence.begin(), sequence.end(), exists)) continue;
+      for (int repeat = 0; repeat < (sequences.size() > 1 ? 3 : 1); ++repeat) {
         const double start = now_s();
-        run(harness, way);
+        run(harness, sequence);
         const double seconds = now_s() - start;
-        if (seconds < best_s) best_s = seconds, loops_ = way;
+        if (seconds < best_s) best_s = seconds, loops_ = sequence;
       }
     }
   }
@@ -72,7 +73,7 @@ class StreamLimit {
   }
 
  private:
-  using Way = std::vector<StreamLoop>;  // one after the other
+  using LoopSequence = std::vector<StreamLoop>;  // one after the other
   struct Array {
     float* p;
     int64_t words;
@@ -84,8 +85,8 @@ class StreamLimit {
     return mix.reads <= kernels::kMaxStreamReads && mix.writes <= kernels::kMaxStreamWrites &&
            mix.updates <= kernels::kMaxStreamUpdates;
   }
-  static void run(Harness& harness, const Way& way) {
-    for (const StreamLoop& loop : way) harness.stream(loop.mix, loop.arrays, loop.n);
+  static void run(Harness& harness, const LoopSequence& sequence) {
+    for (const StreamLoop& loop : sequence) harness.stream(loop.mix, loop.arrays, loop.n);
   }
   void add(const std::vector<Tensor>& tensors, int role) {
     for (const Tensor& t : tensors) {
@@ -107,7 +108,7 @@ class StreamLimit {
 
   std::vector<std::unique_ptr<Held>> held_;
   std::vector<Array> arrays_;
-  Way loops_;
+  LoopSequence loops_;
 };
 
 // The arrays of an operator, rows x cols of them or as many elements.

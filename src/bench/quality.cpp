@@ -19,7 +19,6 @@
 #include "ditrain/checkpoint/export.hpp"
 #include "ditrain/config/differences.hpp"
 #include "ditrain/config/option_table.hpp"
-#include "ditrain/dataset/kinds.hpp"
 #include "ditrain/eval/band_picture.hpp"
 #include "ditrain/eval/sampling.hpp"
 #include "ditrain/files/files.hpp"

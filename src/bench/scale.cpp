@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "cluster_simulation.hpp"
@@ -29,22 +28,22 @@ struct Point {
   std::string model;
   double share = 0;
   config::Strategy strategy = config::Strategy::kCftp;
-  Way way = Way::kTwoLevel;
+  SumAlgorithm algorithm = SumAlgorithm::kTwoLevel;
   int64_t nodes = 1;
 };
 
 class ScaleMeter {
  public:
   ScaleMeter(Harness& harness, const ScaleBench& bench)
-      : harness_(harness), bench_(bench), platform_(plan::load_platform(bench.platform)) {
+      : harness_(harness), bench_(bench), platform_(plan::load_cluster(bench.platform)) {
     if (bench_.nodes.empty()) bench_.nodes = doubling(platform_.nodes);
     if (bench_.shares.empty()) bench_.shares = {platform_.die.share};
     if (!bench_.recording.empty()) use_recording();
     if (bench_.models.empty()) bench_.models = {"S", "B", "L", "XL"};
     for (const int64_t nodes : bench_.nodes) platform_.with_nodes(nodes);  // refused before anything runs
-    for (const Way way : bench_.ways)
+    for (const SumAlgorithm algorithm : bench_.algorithms)
       if (const int64_t most = *std::max_element(bench_.nodes.begin(), bench_.nodes.end());
-          way == Way::kRing && most > kMostRingNodes)
+          algorithm == SumAlgorithm::kRing && most > kMostRingNodes)
         throw InputError({.where = "ditbench",
                           .what = "a ring over all ranks has too many dependent messages to simulate",
                           .got = fmt::format("{} nodes", most),
@@ -57,9 +56,9 @@ class ScaleMeter {
     for (const std::string& model : bench_.models)
       for (const double share : bench_.shares)
         for (const config::Strategy strategy : bench_.strategies)
-          for (const Way way : bench_.ways) {
+          for (const SumAlgorithm algorithm : bench_.algorithms) {
             first_rate_ = 0;
-            for (const int64_t nodes : bench_.nodes) measure({model, share, strategy, way, nodes});
+            for (const int64_t nodes : bench_.nodes) measure({model, share, strategy, algorithm, nodes});
           }
   }
 
@@ -68,12 +67,13 @@ class ScaleMeter {
   void use_recording() {
     recording_ = read_recording(bench_.recording);
     const config::Config& recorded = recording_->config;
-    for (const Way way : bench_.ways)
-      if ((way == Way::kShards || way == Way::kReduceScatter) != recorded.dist.shard_optimizer)
+    for (const SumAlgorithm algorithm : bench_.algorithms)
+      if ((algorithm == SumAlgorithm::kShards || algorithm == SumAlgorithm::kReduceScatter) !=
+          recorded.dist.shard_optimizer)
         throw InputError(
             {.where = "ditbench",
              .what = fmt::format("--recording: {} updates another part of the weights than --ways {}", bench_.recording,
-                                 way),
+                                 algorithm),
              .got = fmt::format("dist.shard_optimizer: {}", recorded.dist.shard_optimizer),
              .expected = recorded.dist.shard_optimizer ? "--ways shards or reduce_scatter" : "--ways without shards"});
     config::Config wanted = recorded;
@@ -90,7 +90,7 @@ class ScaleMeter {
 
   config::Config config_of(const Point& p) const {
     StepBench step{.model = p.model, .precision = bench_.precision, .sets = bench_.sets};
-    const bool shards = p.way == Way::kShards || p.way == Way::kReduceScatter;
+    const bool shards = p.algorithm == SumAlgorithm::kShards || p.algorithm == SumAlgorithm::kReduceScatter;
     const std::string keep = shards ? "true" : "false";
     step.sets.push_back("dist.shard_optimizer=" + keep);
     step.sets.push_back(fmt::format("parallel.strategy={}", p.strategy));
@@ -108,26 +108,26 @@ class ScaleMeter {
   }
 
   void measure(const Point& p) {
-    plan::Platform cluster = platform_.with_nodes(p.nodes);
+    plan::ClusterDescription cluster = platform_.with_nodes(p.nodes);
     if (!recording_) cluster.die.share = p.share;
     const plan::RunPlan plan = plan_on_cluster(config_of(p), cluster);
     const ComputeTimes times = recording_ ? recording_->times : expected_times(plan, cluster);
-    const StepSchedule schedule = schedule_of(plan, times, cluster, p.way);
+    const StepSchedule schedule = schedule_of(plan, times, cluster, p.algorithm);
     SimulationOptions options = bench_.simulation;
-    options.way = p.way;
+    options.algorithm = p.algorithm;
     harness_.add(row_of(p, plan, schedule, simulate(cluster, schedule, options)));
   }
 
   Row row_of(const Point& p, const plan::RunPlan& plan, const StepSchedule& schedule, const SimulatedStep& step) {
     const double rate = double(plan.config.train.global_batch) / step.step_s / double(p.nodes);
     if (first_rate_ == 0) first_rate_ = rate;
-    Row row{.name = fmt::format("scale {} {} {} {}", plan.config.model.name, p.strategy, p.way, p.nodes),
+    Row row{.name = fmt::format("scale {} {} {} {}", plan.config.model.name, p.strategy, p.algorithm, p.nodes),
             .dtype = dtype_name(plan.config.train.precision),
             .time = {.median_s = step.step_s, .min_s = step.step_s, .p90_s = step.step_s},
             .share = std::numeric_limits<double>::quiet_NaN()};
     row.details = {{"model", plan.config.model.name, false},
                    {"strategy", std::string(word_of(p.strategy)), false},
-                   {"way", std::string(word_of(p.way)), false},
+                   {"way", std::string(word_of(p.algorithm)), false},
                    {"nodes", p.nodes, false},
                    {"dies", dies(p)},
                    {"ranks", int64_t(plan.world_size), false},
@@ -175,7 +175,7 @@ class ScaleMeter {
 
   Harness& harness_;
   ScaleBench bench_;
-  const plan::Platform platform_;
+  const plan::ClusterDescription platform_;
   std::optional<Recording> recording_;
   double first_rate_ = 0;  // images/s and node of the series' first row
 };

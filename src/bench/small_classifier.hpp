@@ -3,7 +3,6 @@
 // scratch in seconds and no match for a good classifier.
 #pragma once
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "ditrain/dataset/dataset.hpp"

@@ -11,7 +11,6 @@
 #include "ditrain/config/replicas.hpp"
 #include "ditrain/files/files.hpp"
 #include "ditrain/nn/block.hpp"
-#include "ditrain/plan/memory_plan.hpp"
 #include "ditrain/plan/step_timeline.hpp"
 #include "ditrain/report/status.hpp"
 #include "turns.hpp"
@@ -19,7 +18,7 @@
 namespace ditrain::bench {
 namespace {
 
-int dies_of_rank(const plan::RunPlan& plan, const plan::Platform& cluster) {
+int dies_of_rank(const plan::RunPlan& plan, const plan::ClusterDescription& cluster) {
   return cluster.dies_per_node / plan.place.ranks_on_node;
 }
 
@@ -29,7 +28,7 @@ double number_at(const nlohmann::json& j, const char* name) {
 
 }  // namespace
 
-plan::RunPlan plan_on_cluster(config::Config config, const plan::Platform& cluster) {
+plan::RunPlan plan_on_cluster(config::Config config, const plan::ClusterDescription& cluster) {
   using config::Strategy;
   const int dies = cluster.dies_per_node, cores = cluster.die.cores;
   const bool whole_node = config.parallel.strategy == Strategy::kCftp;
@@ -42,7 +41,7 @@ plan::RunPlan plan_on_cluster(config::Config config, const plan::Platform& clust
   return plan::plan_run(config, ranks, place);
 }
 
-ComputeTimes expected_times(const plan::RunPlan& plan, const plan::Platform& cluster) {
+ComputeTimes expected_times(const plan::RunPlan& plan, const plan::ClusterDescription& cluster) {
   const plan::StepWork work = plan::work_of(plan);
   const double dies = dies_of_rank(plan, cluster);
   const double compute_s = (work.gemm_flop + 6 * work.attention_macs) /
@@ -109,7 +108,8 @@ void expect_same_work(const Recording& recording, const config::Config& wanted, 
                         .hint = "a recording of this config, or flags that change section dist alone"});
 }
 
-StepSchedule schedule_of(const plan::RunPlan& plan, const ComputeTimes& times, const plan::Platform& cluster, Way way) {
+StepSchedule schedule_of(const plan::RunPlan& plan, const ComputeTimes& times, const plan::ClusterDescription& cluster,
+                         SumAlgorithm algorithm) {
   const config::Config& c = plan.config;
   const plan::GradientPlan& gradients = plan.gradients;
   const double tensor_s = plan::tensor_sums_s(plan, cluster),
@@ -126,8 +126,8 @@ StepSchedule schedule_of(const plan::RunPlan& plan, const ComputeTimes& times, c
     s.rest_s += times.update_s;
     return s;
   }
-  if (way == Way::kOuter || way == Way::kOuterOverlapped) {
-    const plan::OuterPasses passes = plan::outer_passes({.overlap = way == Way::kOuterOverlapped});
+  if (algorithm == SumAlgorithm::kOuter || algorithm == SumAlgorithm::kOuterOverlapped) {
+    const plan::OuterPasses passes = plan::outer_passes({.overlap = algorithm == SumAlgorithm::kOuterOverlapped});
     const double pass_s = times.update_s / plan::kPassesOfUpdate;
     s.take_s = passes.take * pass_s, s.apply_s = passes.apply * pass_s;
   }
@@ -153,9 +153,9 @@ StepSchedule schedule_of(const plan::RunPlan& plan, const ComputeTimes& times, c
       e.wire_bytes = e.node_bytes = double(gradients.factor_rows * layer->row_elements()) * sizeof(float);
     }
     s.sums.push_back(e);
-    if (way == Way::kShards || way == Way::kReduceScatter)
+    if (algorithm == SumAlgorithm::kShards || algorithm == SumAlgorithm::kReduceScatter)
       s.new_weights.push_back({.gathers = true, .wire_bytes = bytes, .node_bytes = bytes});
-    if (way == Way::kOuter || way == Way::kOuterOverlapped)
+    if (algorithm == SumAlgorithm::kOuter || algorithm == SumAlgorithm::kOuterOverlapped)
       s.outer.push_back({.wire_bytes = plan::outer_wire_bytes(elements, c.dist), .node_bytes = bytes});
   }
   return s;

@@ -19,11 +19,11 @@ struct ComputeTimes {
 /// The plan of a run on the cluster, see ScaleBench for the ranks of a strategy. config.train.global_batch and the
 /// strategy are set. Errors: InputError as plan_run and config::validate_for_ranks, and for dies over which heads do
 /// not divide
-plan::RunPlan plan_on_cluster(config::Config config, const plan::Platform& cluster);
+plan::RunPlan plan_on_cluster(config::Config config, const plan::ClusterDescription& cluster);
 
 /// Compute: FLOP of the plan by the FLOP/s that the rank's dies reach (`cluster.die`); without sums of dp_tp. Update:
 /// 9 passes over parameters in f32 by the bandwidth of the memory of its dies.
-ComputeTimes expected_times(const plan::RunPlan& plan, const plan::Platform& cluster);
+ComputeTimes expected_times(const plan::RunPlan& plan, const plan::ClusterDescription& cluster);
 
 /// A run folder: its config and what its steps took.
 struct Recording {
@@ -39,6 +39,7 @@ Recording read_recording(const std::string& folder);
 void expect_same_work(const Recording& recording, const config::Config& wanted, const std::string& folder);
 
 /// Buckets in the order in which backward fills them; backward takes time as the products of its nodes do.
-StepSchedule schedule_of(const plan::RunPlan& plan, const ComputeTimes& times, const plan::Platform& cluster, Way way);
+StepSchedule schedule_of(const plan::RunPlan& plan, const ComputeTimes& times, const plan::ClusterDescription& cluster,
+                         SumAlgorithm algorithm);
 
 }  // namespace ditrain::bench

@@ -9,7 +9,6 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <sstream>
 
 #include "child.hpp"
@@ -19,7 +18,6 @@
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/files/json_problem.hpp"
-#include "ditrain/plan/memory_plan.hpp"
 #include "ditrain/plan/rank_groups.hpp"
 #include "ditrain/platform/affinity.hpp"
 #include "ditrain/platform/signals.hpp"
@@ -91,7 +89,7 @@ class StrategiesMeter {
   std::vector<std::string> command(const Runs& c, const std::string& out);
   void run(Runs& c, int64_t steps, bool for_memory);
   void look_at_memory(const Child& child, Runs& c) const;
-  void judge_end(Child& child, const MemoryCap& cap, const std::string& output, Runs& c) const;
+  void handle_early_end(Child& child, const MemoryCap& cap, const std::string& output, Runs& c) const;
   Row row(const Runs& c) const;
   void compare(const Runs& ours, const Runs& theirs);
 
@@ -175,7 +173,7 @@ void StrategiesMeter::look_at_memory(const Child& child, Runs& c) const {
 }
 
 // A run that ended before it was told to: it did not fit, or something is wrong.
-void StrategiesMeter::judge_end(Child& child, const MemoryCap& cap, const std::string& output, Runs& c) const {
+void StrategiesMeter::handle_early_end(Child& child, const MemoryCap& cap, const std::string& output, Runs& c) const {
   const std::string said = text_of(output);
   if (said.find("[memory]") != said.npos || cap.kills() > 0) {
     c.fits = false;
@@ -204,7 +202,7 @@ void StrategiesMeter::run(Runs& c, int64_t steps, bool for_memory) {
       throw RunError({.where = "ditbench", .what = "stopped by a signal"});
     if (for_memory) look_at_memory(child, c);
     done = read_steps(out, bench_.batch);
-    if (int64_t(done.size()) < steps && !child.running()) return judge_end(child, cap, output, c);
+    if (int64_t(done.size()) < steps && !child.running()) return handle_early_end(child, cap, output, c);
   }
   child.end();
   for (int64_t i = 1; i < steps && !for_memory; ++i) {

@@ -1,9 +1,7 @@
 // Seconds of calls: their order statistics, rows of them, and ways to do the same work that take turns.
 #pragma once
-#include <algorithm>
 #include <cstddef>
 #include <functional>
-#include <limits>
 #include <string>
 #include <vector>
 

@@ -3,13 +3,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <functional>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -269,8 +267,9 @@ void expect_readable(const std::string& folder) {
   for (const char* name : files::kCheckpointFiles) {
     const std::string path = folder + "/" + name;
     if (::access(path.c_str(), R_OK) == 0) continue;
-    const Problem problem{.where = path, .what = "cannot open the file", .got = std::strerror(errno)};
-    if (errno != ENOENT) throw RunError(problem);
+    const int error = errno;
+    const Problem problem{.where = path, .what = "cannot open the file", .got = std::strerror(error)};
+    if (error != ENOENT) throw RunError(problem);
     throw InputError(
         {.where = path, .what = problem.what, .got = problem.got, .hint = "a file system that all nodes share"});
   }
@@ -326,19 +325,19 @@ void read_mean(const Tensor& to, int groups, const std::function<void(int group,
 
 }  // namespace
 
-void load_training_state(const std::string& folder, ParameterStore& parameters, const KeepState& keep,
+void load_training_state(const std::string& folder, ParameterStore& parameters, const CopyOwnPart& copy_own_part,
                          const std::vector<int>& pus, const GroupPlace& place) {
   const CheckpointState written = read_checkpoint_state(folder);
   const int groups = int(written.groups);
   if (written.files.empty())
     log::info("{} has no checksums, an earlier version wrote it: its files are not checked", folder);
   load_weights(folder + "/model.safetensors", parameters, parameters.model_values(), pus);
-  // What this rank keeps all of is read into its place, whose pages `keep` has dealt out before with other numbers;
-  // else the gradients, which nobody needs now, take the whole.
+  // What this rank keeps all of is read into its place, whose pages `copy_own_part` has touched before with other
+  // values; else the gradients, which nobody needs now, take the whole.
   const bool is_whole = parameters.kept.size() == parameters.arena_size();
   const auto take = [&](const OptimizerState& state, const ReadState& read) {
     if (!is_whole) read(nullptr, parameters.grads);
-    if (keep) keep(is_whole ? parameters.values : parameters.grads, state);
+    if (copy_own_part) copy_own_part(is_whole ? parameters.values : parameters.grads, state);
     if (is_whole) read(&state.layout, state.data);
   };
   take(parameters.ema_state(),

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <set>
@@ -230,7 +229,7 @@ double AutoencoderFile::scale_factor() const {
   throw InputError({.where = state_->file.path(),
                     .what = "the scale factor of this autoencoder's latents is not known",
                     .expected = "scaling_factor in a config.json beside the weights",
-                    .hint = how_to_tell("scaling_factor", nn::kStableDiffusionScale) +
+                    .hint = advice_on_setting("scaling_factor", nn::kStableDiffusionScale) +
                             ", with the number of this VAE; ditdata encode takes --scale-factor, too"});
 }
 
@@ -239,7 +238,7 @@ std::string AutoencoderFile::describe_scale() const {
                      state_->scale_is_assumed ? ", assumed: that of Stable Diffusion, which the sizes fit" : "");
 }
 
-std::string AutoencoderFile::how_to_tell(const char* key, double value) const {
+std::string AutoencoderFile::advice_on_setting(const char* key, double value) const {
   return fmt::format("a file {} with {{\"{}\": {:.9g}}}",
                      (fs::path(weights_path()).parent_path() / "config.json").string(), key, value);
 }

@@ -94,10 +94,10 @@ std::vector<Composite> composites_of(const dataset::TileShards& reference, const
   return all;
 }
 
-std::vector<Composite> composite_of_bytes(const dataset::TileShards& tiles) {
+std::vector<Composite> unstretched_composite(const dataset::TileShards& tiles) {
   const dataset::ColourBands c = dataset::find_colours(tiles.band_names());
   if (!c.has_rgb() || tiles.type() != images::PixelType::kU8) return {};
-  Composite composite{.name = "true colour", .bands = {}, .low = {}, .high = {}, .of_bytes = true};
+  Composite composite{.name = "true colour", .bands = {}, .low = {}, .high = {}, .unstretched = true};
   for (const int band : {c.red, c.green, c.blue}) {
     const dataset::TileBand& facts = tiles.common_band(band);
     composite.bands.push_back(facts.name);

@@ -165,7 +165,7 @@ void write_statistics(const std::string& path, const std::vector<SavedStatistics
                                    {"composites", nlohmann::ordered_json::array()}};
     for (const Composite& c : facts->composites)
       json["composites"].push_back(
-          {{"name", c.name}, {"bands", c.bands}, {"low", c.low}, {"high", c.high}, {"of_bytes", c.of_bytes}});
+          {{"name", c.name}, {"bands", c.bands}, {"low", c.low}, {"high", c.high}, {"of_bytes", c.unstretched}});
     text = json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
     arrays.push_back({kFactsArray, {int64_t(text.size())}, nullptr, text});
   }

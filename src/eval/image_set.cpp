@@ -223,7 +223,7 @@ class Shards final : public ImageSet {
     const weights::TensorView row = weights::row_range(tensors_[shard], i - begins_[shard], 1);
     const std::string name = fmt::format("{}, image {}", paths_[shard], i - begins_[shard]);
     if (tensors_[shard].name == "samples" && row.dtype != "U8")
-      return as_in_a_file(weights::to_f32(row).data(), {row.shape[1], row.shape[2], row.shape[3]}, name);
+      return round_as_saved(weights::to_f32(row).data(), {row.shape[1], row.shape[2], row.shape[3]}, name);
     EvalImage image{row.shape[2], row.shape[3], row.shape[1], row.dtype == "U8", true};
     image.name = name;
     if (image.is_u8) {
@@ -314,7 +314,7 @@ std::string first_bytes(const std::string& path) {
 
 }  // namespace
 
-EvalImage as_in_a_file(const float* chw, const dataset::SampleShape& shape, std::string name) {
+EvalImage round_as_saved(const float* chw, const dataset::SampleShape& shape, std::string name) {
   EvalImage image{.height = shape.height, .width = shape.width, .channels = shape.channels};
   image.name = std::move(name);
   if (shape.channels == 1 || shape.channels == 3) {

@@ -32,10 +32,10 @@ class Validation {
         pass_(ctx, model) {}
 
   /// Images first ... first + n - 1; right and wrong [n]. Without a second class wrong is left as it is.
-  void judge(int64_t first, int64_t n, double* right, double* wrong) {
+  void prediction_errors(int64_t first, int64_t n, double* right, double* wrong) {
     prepare(first, n);
-    judge_with(right_, n, right);
-    if (num_classes_ > 1) judge_with(wrong_, n, wrong);
+    prediction_errors(right_, n, right);
+    if (num_classes_ > 1) prediction_errors(wrong_, n, wrong);
   }
 
  private:
@@ -65,7 +65,7 @@ class Validation {
     wrong_[size_t(at)].label = (right.label + 1 + shift) % num_classes_;
   }
 
-  void judge_with(const std::vector<Condition>& conditions, int64_t n, double* mse) {
+  void prediction_errors(const std::vector<Condition>& conditions, int64_t n, double* mse) {
     pass_(x_t_.data(), model_time_.data(), conditions.data(), n, out_.data());
     const diffusion::LossBatch batch{x0_.data(),   x_t_.data(), noise_.data(),
                                      time_.data(), out_.data(), conditions.data()};
@@ -127,7 +127,7 @@ ValidationLoss validation_loss(ops::Context& ctx, dist::Communicator& comm, nn::
   Validation validation(ctx, model, config, data, num_images, seed);
   const parallel::Range mine = parallel::partition(num_images, comm.rank(), comm.world_size());
   for (int64_t first = mine.begin; first < mine.end; first += kDefaultBatch)
-    validation.judge(first, std::min(kDefaultBatch, mine.end - first), right + first, wrong + first);
+    validation.prediction_errors(first, std::min(kDefaultBatch, mine.end - first), right + first, wrong + first);
   comm.allreduce_sum(mse.data(), 2 * num_images);
   const bool two_classes = m.num_classes > 1;
   return {mean(right, num_images), two_classes ? mean(wrong, num_images) : std::numeric_limits<double>::quiet_NaN()};

@@ -40,7 +40,7 @@ void LatentCodecPlan::expect_scale(double learned, const std::string& said_by) c
                     .what = "latents of this VAE have another scale than those that the model learned",
                     .got = "scale factor " + file_.describe_scale(),
                     .expected = fmt::format("{:.9g} ({})", learned, said_by),
-                    .hint = "the VAE that made the latents, or " + file_.how_to_tell("scaling_factor", learned)});
+                    .hint = "the VAE that made the latents, or " + file_.advice_on_setting("scaling_factor", learned)});
 }
 
 LatentCodec::LatentCodec(const LatentCodecPlan& plan, nn::AutoencoderUse use)

@@ -16,7 +16,7 @@ void ModelPass::expect(const std::vector<double>& times, const std::vector<Condi
 
 void ModelPass::draw_routes(int64_t n) {
   for (int64_t i = 0; i < n && !routes_.empty(); ++i)
-    pass_->draw_kept(i, RandomKey(seed_, Stream::kRoute, uint64_t(first_index_ + i), calls_));
+    pass_->draw_remaining_tokens(i, RandomKey(seed_, Stream::kRoute, uint64_t(first_index_ + i), calls_));
   ++calls_;
 }
 

@@ -26,7 +26,7 @@ class Samples final : public ImageSet {
   std::string describe() const override { return fmt::format("{} samples", size()); }
   std::string sha256() const override { return ""; }
   EvalImage image(int64_t i) override {
-    return as_in_a_file(values_.data() + i * shape_.elements(), shape_, fmt::format("sample {}", i));
+    return round_as_saved(values_.data() + i * shape_.elements(), shape_, fmt::format("sample {}", i));
   }
 
  private:
@@ -47,7 +47,7 @@ class ImagesOfData final : public ImageSet {
     std::vector<float> chw(size_t(data_.shape().elements()));
     Condition condition;
     data_.load(index, /*flip=*/false, chw.data(), &condition);
-    return as_in_a_file(chw.data(), data_.shape(), fmt::format("image {} of the data", index));
+    return round_as_saved(chw.data(), data_.shape(), fmt::format("image {} of the data", index));
   }
 
  private:

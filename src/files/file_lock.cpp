@@ -54,7 +54,7 @@ FileLock::Attempt FileLock::try_lock() {
 
 FileLock::Attempt FileLock::share() { return set(F_RDLCK, kJoined); }
 
-std::optional<pid_t> FileLock::left_over() const {
+std::optional<pid_t> FileLock::surviving_process() const {
   struct flock first = lock_of(F_WRLCK, 0), others = lock_of(F_WRLCK, kJoined);
   first.l_len = kJoined;
   if (::fcntl(fd_, F_GETLK, &first) != 0 || first.l_type != F_UNLCK) return std::nullopt;
@@ -97,7 +97,7 @@ std::string FileLock::holder() const {
   std::string holder(text.data(), size_t(n > 0 ? n : 0));
   while (!holder.empty() && holder.back() == '\n') holder.pop_back();
   if (holder.empty()) holder = "one that is starting or ending";
-  if (const std::optional<pid_t> left = left_over())
+  if (const std::optional<pid_t> left = surviving_process())
     holder += "; its rank 0 has ended, but not " +
               (*left > 0 ? fmt::format("process {}", *left) : "a process on another node");
   return holder;

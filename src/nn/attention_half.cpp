@@ -24,11 +24,12 @@ AttentionWeights declare_attention(const Declarations& block, const ModelConfig&
   w.qkv = block.linear({.name = "attn.qkv",
                         .weight = {3 * C, C},
                         .stacked = 3,
-                        .cut = Cut::kThirds,
+                        .split = WeightSplit::kThirds,
                         .diffusers = {"attn1.to_q", "attn1.to_k", "attn1.to_v"}});
   w.q_norm = declare_head_norm(block, "attn.q_norm", c);
   w.k_norm = declare_head_norm(block, "attn.k_norm", c);
-  w.proj = block.linear({.name = "attn.proj", .weight = {C, C}, .cut = Cut::kInputs, .diffusers = {"attn1.to_out.0"}});
+  w.proj = block.linear(
+      {.name = "attn.proj", .weight = {C, C}, .split = WeightSplit::kInputs, .diffusers = {"attn1.to_out.0"}});
   return w;
 }
 

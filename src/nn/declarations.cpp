@@ -4,16 +4,16 @@ namespace ditrain::nn {
 namespace {
 
 // Rank `rank` of `size` gets this part of a weight [N, K] or a bias [N].
-void take_part(Parameter& p, Cut cut, const TensorParallel& tensor) {
+void take_part(Parameter& p, WeightSplit split, const TensorParallel& tensor) {
   const int64_t outputs = p.full_shape[0], inputs = num_elements(p.full_shape) / outputs;
   p.shape = p.full_shape;
   p.part = {.outer = 1, .length = outputs, .inner = inputs};
-  if (cut == Cut::kInputs)
+  if (split == WeightSplit::kInputs)
     p.part = {.outer = outputs, .length = inputs}, p.shape = {outputs, inputs / tensor.size};
   else
     p.shape[0] /= tensor.size;
-  if (cut == Cut::kHalves) p.part.outer = 2, p.part.length /= 2;
-  if (cut == Cut::kThirds) p.part.outer = 3, p.part.length /= 3;
+  if (split == WeightSplit::kHalves) p.part.outer = 2, p.part.length /= 2;
+  if (split == WeightSplit::kThirds) p.part.outer = 3, p.part.length /= 3;
   p.part.begin = p.part.length / tensor.size * tensor.rank;
   p.part.end = p.part.begin + p.part.length / tensor.size;
 }
@@ -32,15 +32,15 @@ Declarations Declarations::in(const std::string& name, const std::string& diffus
   return module;
 }
 
-Parameter* Declarations::add(Parameter p, Cut cut) const {
+Parameter* Declarations::add(Parameter p, WeightSplit split) const {
   p.name = prefix_ + p.name;
   p.diffusers = with(diffusers_prefix_, std::move(p.diffusers), "");
-  const bool whole = cut == Cut::kNone || (cut == Cut::kInputs && p.full_shape.size() == 1);
-  if (!whole && !tensor_.alone()) take_part(p, cut, tensor_);
+  const bool whole = split == WeightSplit::kNone || (split == WeightSplit::kInputs && p.full_shape.size() == 1);
+  if (!whole && !tensor_.alone()) take_part(p, split, tensor_);
   return &store_.add(std::move(p));
 }
 
-Parameter* Declarations::parameter(Parameter declared) const { return add(std::move(declared), Cut::kNone); }
+Parameter* Declarations::parameter(Parameter declared) const { return add(std::move(declared), WeightSplit::kNone); }
 
 LinearWeights Declarations::linear(const LinearDeclaration& l) const {
   Parameter* w = add({.name = l.name + ".weight",
@@ -51,14 +51,14 @@ LinearWeights Declarations::linear(const LinearDeclaration& l) const {
                       .product = l.rows,
                       .offers_gradient = l.offers_gradient,
                       .diffusers = with("", l.diffusers, ".weight")},
-                     l.cut);
+                     l.split);
   if (!l.has_bias) return {w, nullptr};
   Parameter* b = add({.name = l.name + ".bias",
                       .full_shape = {l.weight[0]},
                       .initial = l.initial_bias,
                       .group = ParameterGroup::kBias,
                       .diffusers = with("", l.diffusers, ".bias")},
-                     l.cut);
+                     l.split);
   return {w, b};
 }
 

@@ -6,12 +6,13 @@ MlpWeights declare_mlp(const Declarations& block, const ModelConfig& c) {
   const int64_t C = c.hidden_size, F = c.mlp_size();
   MlpWeights w;
   if (c.mlp == Mlp::kSwiglu) {  // diffusers' class has no such layers
-    w.fc1 = block.linear({.name = "mlp.w12", .weight = {2 * F, C}, .stacked = 2, .cut = Cut::kHalves});
-    w.fc2 = block.linear({.name = "mlp.w3", .weight = {C, F}, .cut = Cut::kInputs});
+    w.fc1 = block.linear({.name = "mlp.w12", .weight = {2 * F, C}, .stacked = 2, .split = WeightSplit::kHalves});
+    w.fc2 = block.linear({.name = "mlp.w3", .weight = {C, F}, .split = WeightSplit::kInputs});
     return w;
   }
-  w.fc1 = block.linear({.name = "mlp.fc1", .weight = {F, C}, .cut = Cut::kOutputs, .diffusers = {"ff.net.0.proj"}});
-  w.fc2 = block.linear({.name = "mlp.fc2", .weight = {C, F}, .cut = Cut::kInputs, .diffusers = {"ff.net.2"}});
+  w.fc1 = block.linear(
+      {.name = "mlp.fc1", .weight = {F, C}, .split = WeightSplit::kOutputs, .diffusers = {"ff.net.0.proj"}});
+  w.fc2 = block.linear({.name = "mlp.fc2", .weight = {C, F}, .split = WeightSplit::kInputs, .diffusers = {"ff.net.2"}});
   return w;
 }
 

@@ -68,9 +68,9 @@ ModelPass::ModelPass(Model& model, int64_t batch, autograd::Mode mode, const Pas
   if (options.layer_sync) validate(*options.layer_sync, model.config(), routes_);
   DITRAIN_CHECK(!options.layer_sync || mode == autograd::Mode::kTraining, "a loss without a gradient");
   for (const Route& route : routes_) {
-    inputs_->kept.emplace_back(size_t(batch * route.kept(tokens_)));
-    std::vector<int64_t>& kept = inputs_->kept.back();
-    for (size_t i = 0; i < kept.size(); ++i) kept[i] = int64_t(i) % route.kept(tokens_);
+    inputs_->remaining_tokens.emplace_back(size_t(batch * route.remaining_tokens(tokens_)));
+    std::vector<int64_t>& remaining = inputs_->remaining_tokens.back();
+    for (size_t i = 0; i < remaining.size(); ++i) remaining[i] = int64_t(i) % route.remaining_tokens(tokens_);
   }
   PassRecord record{.tape = tape_, .options = options, .stream = {}};
   record.stream.batch = batch;
@@ -98,9 +98,10 @@ void ModelPass::modulate(ops::Context& ctx, const ModulationTable& table, const 
   });
 }
 
-void ModelPass::draw_kept(int64_t sample, const RandomKey& key) {
+void ModelPass::draw_remaining_tokens(int64_t sample, const RandomKey& key) {
   for (size_t r = 0; r < routes_.size(); ++r)
-    nn::draw_kept(routes_[r], tokens_, key, r * uint64_t(tokens_), kept(r).data() + sample * routes_[r].kept(tokens_));
+    nn::draw_remaining_tokens(routes_[r], tokens_, key, r * uint64_t(tokens_),
+                              remaining_tokens(r).data() + sample * routes_[r].remaining_tokens(tokens_));
 }
 
 void ModelPass::forward(ops::Context& ctx) {

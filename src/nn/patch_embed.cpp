@@ -1,6 +1,5 @@
 #include "ditrain/nn/patch_embed.hpp"
 
-#include <algorithm>
 #include <cmath>
 
 #include "ditrain/ops/embedding.hpp"

@@ -25,8 +25,8 @@ class RouteEnd final : public autograd::Node {
 
   void forward(ops::Context& ctx) override {
     if (which_ == Which::kEnd) return put(ctx, x_BKC, x_BTC);
-    const std::vector<int64_t>& kept = all_.inputs->kept[size_t(inside_.route)];
-    DITRAIN_CHECK(std::all_of(kept.begin(), kept.end(), [&](int64_t t) { return t >= 0 && t < all_.tokens; }),
+    const std::vector<int64_t>& remaining = all_.inputs->remaining_tokens[size_t(inside_.route)];
+    DITRAIN_CHECK(std::all_of(remaining.begin(), remaining.end(), [&](int64_t t) { return t >= 0 && t < all_.tokens; }),
                   "the numbers of tokens that stay");
     take(ctx, x_BTC, x_BKC);
   }
@@ -60,7 +60,7 @@ void RouteRecorder::before(int64_t block, Connect& connect) {
   const Routes& routes = pass_.options.routes;
   if (next_ == routes.size() || routes[next_].from != block) return;
   TokenStream& inside = pass_.stream;
-  inside.route = int64_t(next_), inside.tokens = routes[next_].kept(all_.tokens);
+  inside.route = int64_t(next_), inside.tokens = routes[next_].remaining_tokens(all_.tokens);
   const Shape BKC{all_.batch, inside.tokens, width_};
   if (all_.dx_BTC != nullptr) inside.dx_BTC = pass_.tape.temporary("dx_kept", BKC);
   if (all_.partial_BTC != nullptr) inside.partial_BTC = pass_.tape.temporary("partial", BKC);

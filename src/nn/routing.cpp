@@ -11,14 +11,14 @@
 namespace ditrain::nn {
 
 // Products such as 0.7 * 10 may lie just below the integer that is meant.
-int64_t Route::kept(int64_t tokens) const {
+int64_t Route::remaining_tokens(int64_t tokens) const {
   constexpr double kRounding = 1e-9;
   return tokens - int64_t(std::floor(double(tokens) * ratio * (1 + kRounding)));
 }
 
 int64_t tokens_of_block(const Routes& routes, const ModelConfig& config, int64_t block) {
   for (const Route& route : routes)
-    if (block >= route.from && block <= route.to) return route.kept(config.tokens());
+    if (block >= route.from && block <= route.to) return route.remaining_tokens(config.tokens());
   return config.tokens();
 }
 
@@ -37,9 +37,9 @@ void validate(const Routes& routes, const ModelConfig& config) {
     const Route& r = routes[i];
     require(r.ratio > 0 && r.ratio < 1, "the share of tokens that leaves", text(r), "a ratio above 0 and below 1",
             "ratio: 0.5");
-    require(r.kept(tokens) < tokens, fmt::format("no token of {} leaves", tokens), text(r),
+    require(r.remaining_tokens(tokens) < tokens, fmt::format("no token of {} leaves", tokens), text(r),
             fmt::format("a ratio of at least {:.4g}", 1 / double(tokens)), "train.routing: off");
-    require(r.kept(tokens) > 0, fmt::format("no token of {} stays", tokens), text(r),
+    require(r.remaining_tokens(tokens) > 0, fmt::format("no token of {} stays", tokens), text(r),
             fmt::format("a ratio of at most {:.4g}", 1 - 1 / double(tokens)), "ratio: 0.5");
     require(r.from >= 0 && r.from <= r.to && r.to <= last, "the route does not lie in the model", text(r),
             fmt::format("blocks from 0 to {}, `from` not behind `to`", last),
@@ -53,11 +53,12 @@ void validate(const Routes& routes, const ModelConfig& config) {
 }
 
 // Knuth's selection sampling: a token stays with probability (places left) / (tokens left).
-void draw_kept(const Route& route, int64_t tokens, const RandomKey& key, uint64_t first, int64_t* kept) {
-  int64_t wanted = route.kept(tokens);
+void draw_remaining_tokens(const Route& route, int64_t tokens, const RandomKey& key, uint64_t first,
+                           int64_t* remaining) {
+  int64_t wanted = route.remaining_tokens(tokens);
   for (int64_t t = 0; t < tokens; ++t) {
     if (key.below(first + uint64_t(t), uint64_t(tokens - t)) >= uint64_t(wanted)) continue;
-    *kept++ = t;
+    *remaining++ = t;
     --wanted;
   }
 }

@@ -199,12 +199,12 @@ UvitBlockWeights declare_uvit_block(const Declarations& block, const ModelConfig
                         .weight = {3 * C, C},
                         .initial = normal,
                         .stacked = 3,
-                        .cut = Cut::kThirds,
+                        .split = WeightSplit::kThirds,
                         .has_bias = false});
-  w.proj = block.linear({.name = "attn.proj", .weight = {C, C}, .initial = normal, .cut = Cut::kInputs});
+  w.proj = block.linear({.name = "attn.proj", .weight = {C, C}, .initial = normal, .split = WeightSplit::kInputs});
   w.norm2 = declare_affine_norm(block, "norm2", c);
-  w.fc1 = block.linear({.name = "mlp.fc1", .weight = {F, C}, .initial = normal, .cut = Cut::kOutputs});
-  w.fc2 = block.linear({.name = "mlp.fc2", .weight = {C, F}, .initial = normal, .cut = Cut::kInputs});
+  w.fc1 = block.linear({.name = "mlp.fc1", .weight = {F, C}, .initial = normal, .split = WeightSplit::kOutputs});
+  w.fc2 = block.linear({.name = "mlp.fc2", .weight = {C, F}, .initial = normal, .split = WeightSplit::kInputs});
   if (skip) w.skip_linear = block.linear({.name = "skip_linear", .weight = {C, 2 * C}, .initial = normal});
   return w;
 }

@@ -6,7 +6,7 @@
 
 namespace ditrain::ops {
 
-Context::Context(parallel::Team& team, Cut cut)
+Context::Context(parallel::Team& team, ClusterSplit cut)
     : owned_(new Shared{team, cut}), shared_(owned_.get()), gemm_settings(shared_->gemm_settings) {
   shared_->scratch.resize(size_t(team.num_workers()));
   shared_->workspaces.resize(size_t(team.num_clusters()) + 1);
@@ -66,7 +66,7 @@ parallel::Worker Context::in_cluster(const parallel::Worker& w) {
 
 bool Context::samples_are_cut(int64_t batch) const {
   const int clusters = team().num_clusters();
-  return !mine_ && clusters > 1 && shared_->cut == Cut::kSamples && batch % clusters == 0 &&
+  return !mine_ && clusters > 1 && shared_->cut == ClusterSplit::kSamples && batch % clusters == 0 &&
          gemm_settings.backend == GemmBackend::kOwn;
 }
 

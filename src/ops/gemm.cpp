@@ -11,8 +11,8 @@ namespace {
 
 using kernels::GemmArgs;
 
-// Cuts of a product. Clusters take rows of c, or columns (Cut::kN); the workers of a cluster then share out its part as
-// a grid. Workers of the same columns are a packing group: they pack b once, into memory of their cluster.
+// Cuts of a product. Clusters take rows of c, or columns (ClusterSplit::kN); the workers of a cluster then share out
+// its part as a grid. Workers of the same columns are a packing group: they pack b once, into memory of their cluster.
 //
 // Equal parts matter more than whole register tiles, since a partial tile of few rows costs by its rows: with cuts at
 // multiples of 28 rows (two tiles of AVX-512) one of two workers had up to 2 % more to do. 16 rows are a cache line of
@@ -20,7 +20,7 @@ using kernels::GemmArgs;
 constexpr int64_t kRowGrain = 16, kColumnGrain = kernels::kPackedColumns;
 constexpr double kPackCost = 9;         // multiply-adds in whose time one element is packed, about
 constexpr int64_t kGroupRows = 24;      // with fewer rows a worker would wait for b from the L3 cache
-constexpr int64_t kGroupB = 1 << 16;    // elements of b: to pack fewer takes no longer than to meet
+constexpr int64_t kGroupB = 1 << 16;    // elements of b: packing fewer takes no longer than a barrier
 constexpr int64_t kRowsOfCluster = 64;  // with fewer, clusters are not told apart
 
 struct Grid {
@@ -106,15 +106,16 @@ void own_gemm(Context& ctx, const GemmArgs& whole) {
       if (!nothing(mine)) kernels::gemm(mine, ctx.scratch(w, kernels::gemm_scratch_bytes(mine)));
       return;
     }
-    const auto meet = [&] { ctx.cluster_barrier(w); };
-    kernels::PackingGroup packers{.member = part.member,
-                                  .members = grid.rows,
-                                  .most_rows = part.most_rows,
-                                  .most_cols = part.most_cols,
-                                  .meet = [](const void* context) { (*static_cast<const decltype(meet)*>(context))(); },
-                                  .context = &meet};
+    const auto barrier = [&] { ctx.cluster_barrier(w); };
+    kernels::PackingGroup packers{
+        .member = part.member,
+        .members = grid.rows,
+        .most_rows = part.most_rows,
+        .most_cols = part.most_cols,
+        .barrier = [](const void* context) { (*static_cast<const decltype(barrier)*>(context))(); },
+        .context = &barrier};
     if (ctx.runs_without_barriers())
-      meet();  // others may still read what the last group packed, and the memory may move
+      barrier();  // others may still read what the last group packed, and the memory may move
     const size_t bytes = kernels::gemm_shared_bytes(mine, packers);
     auto* shared = static_cast<std::byte*>(ctx.cluster_workspace(w, Workspace::kShared, bytes * size_t(grid.columns)));
     packers.shared = shared + bytes * size_t(part.column);

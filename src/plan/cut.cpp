@@ -16,7 +16,9 @@ namespace {
 
 constexpr double kMostIdle = 0.05;  // of the workers: the cuts differ by about as much in what they read
 
-const char* name_of(ops::Cut cut) { return cut == ops::Cut::kSamples ? "samples" : "columns and heads"; }
+const char* name_of(ops::ClusterSplit cut) {
+  return cut == ops::ClusterSplit::kSamples ? "samples" : "columns and heads";
+}
 
 // Values that a cluster reads for one block's forward pass: those it wrote itself, and those that lie in all domains.
 struct Reads {
@@ -26,9 +28,9 @@ struct Reads {
     return (own + spread / clusters) / mine + spread * (clusters - 1) / clusters / other;
   }
 };
-Reads reads_of(ops::Cut cut, const nn::ProductReads& block, int64_t micro_batch, int clusters) {
+Reads reads_of(ops::ClusterSplit cut, const nn::ProductReads& block, int64_t micro_batch, int clusters) {
   const double inputs = double(micro_batch) * block.inputs;
-  if (cut == ops::Cut::kSamples) return {.own = inputs / clusters, .spread = block.weights};
+  if (cut == ops::ClusterSplit::kSamples) return {.own = inputs / clusters, .spread = block.weights};
   return {.own = 0, .spread = block.weights / clusters + inputs};
 }
 
@@ -73,42 +75,45 @@ DomainBandwidth measure_domains(ops::Context& ctx) {
 
 CutPlan plan_cut(const config::Config& config, int64_t micro_batch, const std::vector<int>& cluster_sizes,
                  const DomainBandwidth& bandwidth) {
-  using ops::Cut;
+  using ops::ClusterSplit;
   const auto clusters = int(cluster_sizes.size());
   const bool divides = micro_batch % clusters == 0;
-  if (config.parallel.cut == config::Cut::kSamples && !divides)
+  if (config.parallel.cut == config::ClusterSplitChoice::kSamples && !divides)
     throw InputError(
         {.where = "config",
          .what = "parallel.cut: samples needs the same number of samples for every cluster",
          .got = fmt::format("a micro-batch of {} for {} clusters", micro_batch, clusters),
          .expected = "a multiple",
          .hint = fmt::format("train.micro_batch: {}, or parallel.cut: auto", (micro_batch / clusters + 1) * clusters)});
-  if (clusters == 1) return {Cut::kSamples, "one cluster: nothing is cut over clusters"};
-  const auto line = [&](Cut cut, const std::string& reason) {
+  if (clusters == 1) return {ClusterSplit::kSamples, "one cluster: nothing is cut over clusters"};
+  const auto line = [&](ClusterSplit cut, const std::string& reason) {
     return CutPlan{cut, fmt::format("{} over {} clusters ({})", name_of(cut), clusters, reason)};
   };
-  if (config.kernels.gemm != config::Gemm::kOwn && config.parallel.cut != config::Cut::kN)
-    return {Cut::kSamples, fmt::format("nothing is cut over clusters (kernels.gemm: {})", config.kernels.gemm)};
-  if (config.parallel.cut != config::Cut::kAuto)
-    return line(config.parallel.cut == config::Cut::kN ? Cut::kN : Cut::kSamples, "parallel.cut");
-  if (!divides) return line(Cut::kN, fmt::format("auto: {} samples do not divide", micro_batch));
+  if (config.kernels.gemm != config::Gemm::kOwn && config.parallel.cut != config::ClusterSplitChoice::kN)
+    return {ClusterSplit::kSamples,
+            fmt::format("nothing is cut over clusters (kernels.gemm: {})", config.kernels.gemm)};
+  if (config.parallel.cut != config::ClusterSplitChoice::kAuto)
+    return line(config.parallel.cut == config::ClusterSplitChoice::kN ? ClusterSplit::kN : ClusterSplit::kSamples,
+                "parallel.cut");
+  if (!divides) return line(ClusterSplit::kN, fmt::format("auto: {} samples do not divide", micro_batch));
   const int least = *std::min_element(cluster_sizes.begin(), cluster_sizes.end());
   const int workers = std::accumulate(cluster_sizes.begin(), cluster_sizes.end(), 0);
   const double idle = 1 - double(clusters) * least / workers;  // if every cluster gets as much to do
   if (idle > kMostIdle)
-    return line(Cut::kN, fmt::format("auto: the smallest has {} of {} workers; with equal numbers of samples, {:.0f} % "
-                                     "of the workers would wait",
-                                     least, workers, 100 * idle));
+    return line(ClusterSplit::kN,
+                fmt::format("auto: the smallest has {} of {} workers; with equal numbers of samples, {:.0f} % "
+                            "of the workers would wait",
+                            least, workers, 100 * idle));
   const nn::ProductReads block = nn::block_reads(config.model);
-  const Reads samples = reads_of(Cut::kSamples, block, micro_batch, clusters);
-  const Reads columns = reads_of(Cut::kN, block, micro_batch, clusters);
+  const Reads samples = reads_of(ClusterSplit::kSamples, block, micro_batch, clusters);
+  const Reads columns = reads_of(ClusterSplit::kN, block, micro_batch, clusters);
   const bool by_samples = samples.seconds(clusters, bandwidth) <= columns.seconds(clusters, bandwidth);
   const Reads &taken = by_samples ? samples : columns, &left = by_samples ? columns : samples;
   std::string why = fmt::format("auto: each reads {:.1f} M values per block this way, {:.1f} M the other way",
                                 1e-6 * (taken.own + taken.spread), 1e-6 * (left.own + left.spread));
   if (bandwidth.own > 0)
     why += fmt::format("; {:.0f} GB/s from its own memory, {:.0f} from others'", bandwidth.own, bandwidth.other);
-  return line(by_samples ? Cut::kSamples : Cut::kN, why);
+  return line(by_samples ? ClusterSplit::kSamples : ClusterSplit::kN, why);
 }
 
 }  // namespace ditrain::plan

@@ -11,7 +11,6 @@
 #include "ditrain/plan/rank_groups.hpp"
 #include "ditrain/plan/step_time.hpp"
 #include "ditrain/platform/affinity.hpp"
-#include "ditrain/platform/limits.hpp"
 
 namespace ditrain::plan {
 
@@ -111,7 +110,7 @@ void print_dry_run(const config::Config& wanted, int ranks, const std::string& r
   if (plan.replicas < plan.world_size)
     log::info("{} rank(s) share a replica and its samples", config::tensor_ranks(config));
   log::info_line(describe_steps(plan, data.get()));
-  const bool measures = config.parallel.cut == config::Cut::kAuto && plan.place.nodes.size() > 1;
+  const bool measures = config.parallel.cut == config::ClusterSplitChoice::kAuto && plan.place.nodes.size() > 1;
   if (plan.place.cluster_sizes.size() > 1)
     log::info("cut: {}{}", plan.cut.why, measures ? "; a run measures the bandwidth between NUMA domains first" : "");
   log::info_lines(describe_factors(plan.gradients, config));

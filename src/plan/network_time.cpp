@@ -4,7 +4,8 @@
 
 namespace ditrain::plan {
 
-NetworkTime::NetworkTime(const Platform& platform, int ranks_per_node) : platform_(platform), ranks_(ranks_per_node) {}
+NetworkTime::NetworkTime(const ClusterDescription& platform, int ranks_per_node)
+    : platform_(platform), ranks_(ranks_per_node) {}
 
 TransferTime NetworkTime::allreduce(double bytes, double wire) const {
   return {.before_s = inside_s(bytes), .wire_s = 2 * phase_s(bytes * wire), .after_s = inside_s(bytes)};

@@ -27,7 +27,7 @@ constexpr double kSameTime = 0.005;  // a share of the time
 // ---- what is tried ----
 
 /// Whole dies for each rank, or two ranks on a die.
-std::vector<int> ranks_per_node(const Platform& platform) {
+std::vector<int> ranks_per_node(const ClusterDescription& platform) {
   std::vector<int> all;
   for (int ranks = platform.dies_per_node; ranks >= 1; --ranks)
     if (platform.dies_per_node % ranks == 0) all.push_back(ranks);
@@ -36,7 +36,7 @@ std::vector<int> ranks_per_node(const Platform& platform) {
 }
 
 /// Powers of two of the ranks of a node; only where no rank has several dies.
-std::vector<int> tensor_ranks(const config::Config& wanted, const Platform& platform, int per_node) {
+std::vector<int> tensor_ranks(const config::Config& wanted, const ClusterDescription& platform, int per_node) {
   std::vector<int> all = {1};
   for (int t = 2; t <= per_node && per_node >= platform.dies_per_node; t *= 2)
     if (per_node % t == 0 && wanted.model.num_heads % t == 0) all.push_back(t);
@@ -61,7 +61,7 @@ std::vector<double> bucket_sizes(const config::Config& wanted) {
 
 // ---- one of them ----
 
-int cores_of_rank(const Platform& platform, int per_node) {
+int cores_of_rank(const ClusterDescription& platform, int per_node) {
   return std::max(1, platform.die.cores * platform.dies_per_node / per_node);
 }
 
@@ -80,7 +80,7 @@ std::vector<int> cluster_sizes(const config::Config& config, int clusters, int c
   return sizes;
 }
 
-size_t bytes_of_dies(double gb, const PlannedRun& run, const Platform& platform) {
+size_t bytes_of_dies(double gb, const PlannedRun& run, const ClusterDescription& platform) {
   return size_t(gb * 1e9 * platform.dies_per_node / run.choice.ranks_per_node);
 }
 
@@ -116,7 +116,7 @@ class Planner {
 
   void try_all() {
     const config::Config& wanted = plan_.wanted;
-    const Platform& platform = plan_.machine.platform;
+    const ClusterDescription& platform = plan_.machine.platform;
     for (const int per_node : ranks_per_node(platform))
       for (const int sharing : tensor_ranks(wanted, platform, per_node)) {
         const int64_t replicas = int64_t(platform.nodes) * per_node / sharing;
@@ -184,7 +184,7 @@ class Planner {
   /// None if a rule excludes it.
   std::optional<PlannedRun> planned(const Choice& choice) {
     const PlannedMachine& machine = plan_.machine;
-    const Platform& platform = machine.platform;
+    const ClusterDescription& platform = machine.platform;
     const int per_node = choice.ranks_per_node, world_size = platform.nodes * per_node;
     PlannedRun run{.choice = choice, .config = with_choice(plan_.wanted, choice, machine)};
     const int64_t clusters = choice.tensor_ranks > 1 ? 1 : run.config.parallel.clusters;
@@ -347,7 +347,7 @@ std::string why_others_lose(const ClusterPlan& plan) {
 
 }  // namespace
 
-PlannedMachine machine_of(const Platform& platform, DType precision) {
+PlannedMachine machine_of(const ClusterDescription& platform, DType precision) {
   return {.platform = platform, .rates = rates_of(platform.die, precision)};
 }
 
@@ -364,7 +364,7 @@ PlannedMachine measure_this_machine(const config::Config& config) {
   machine.rates = measure_rates(team, precision);
   machine.node_bytes = limit_of_node(config).bytes;
   machine.threads_per_core = std::max(1, topology.pus / std::max(1, topology.cores));
-  Platform& p = machine.platform;
+  ClusterDescription& p = machine.platform;
   p.name = topology.machine;
   p.dies_per_node = std::max(1, int(topology.allowed_domains.size()));
   Die& die = p.die;
@@ -390,7 +390,7 @@ PlannedMachine measure_this_machine(const config::Config& config) {
 namespace {
 
 // Groups of dist.outer are the nodes of the platform here, and links are those of its tree.
-void check_outer(const config::Config& wanted, const Platform& platform) {
+void check_outer(const config::Config& wanted, const ClusterDescription& platform) {
   if (!wanted.dist.outer) return;
   if (platform.nodes == 1)
     refuse("plan", "dist.outer averages over nodes", "1 node", "2 or more",

@@ -5,7 +5,6 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/config/replicas.hpp"
-#include "ditrain/platform/limits.hpp"
 
 namespace ditrain::plan {
 

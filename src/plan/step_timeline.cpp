@@ -103,7 +103,8 @@ bool has_core_to_communicate(const config::ParallelConfig& parallel, int cores) 
 
 /// What a pass over the model adds to its multiply-adds: weights that lie at another die, read in forward and twice in
 /// backward; for each micro-batch but the first, weights read again and gradients added to those that are there.
-double weights_time(const RunPlan& plan, const MachineRates& rates, const Platform& platform, double parameters) {
+double weights_time(const RunPlan& plan, const MachineRates& rates, const ClusterDescription& platform,
+                    double parameters) {
   constexpr double kAdds = 2;
   const double reads = 3 + share_of_recomputed_blocks(plan.config);
   const double micro_batches = double(plan.samples / plan.micro_batch);
@@ -184,7 +185,7 @@ std::vector<double> ready_shares(const RunPlan& plan) {
   return shares;
 }
 
-double tensor_sums_s(const RunPlan& plan, const Platform& platform) {
+double tensor_sums_s(const RunPlan& plan, const ClusterDescription& platform) {
   const nn::ModelConfig& m = plan.config.model;
   const double bytes = double(plan.micro_batch * m.tokens() * m.hidden_size) * sizeof(float);
   const double passes = double(plan.samples / plan.micro_batch);
@@ -255,7 +256,7 @@ namespace {
 /// Communication of a rank: whose workers do not stop for it, and what it takes from them otherwise.
 class Communication {
  public:
-  Communication(const RunPlan& plan, const Platform& platform, int cores)
+  Communication(const RunPlan& plan, const ClusterDescription& platform, int cores)
       : plan_(plan),
         dist_(plan.config.dist),
         gradients_(plan.gradients),
@@ -312,8 +313,8 @@ class Communication {
   const GradientPlan& gradients_;
   const int sharing_;
   const bool has_core_;
-  const Platform& all_nodes_;
-  const Platform of_group_;
+  const ClusterDescription& all_nodes_;
+  const ClusterDescription of_group_;
   const double wire_;
 };
 
@@ -332,7 +333,8 @@ void add_outer_step(ClusterStep& step, const RunPlan& plan, const Communication&
 
 }  // namespace
 
-ClusterStep predict_step(const RunPlan& plan, const MachineRates& rates, const Platform& platform, int cores) {
+ClusterStep predict_step(const RunPlan& plan, const MachineRates& rates, const ClusterDescription& platform,
+                         int cores) {
   const StepTime work = predict_step(plan, rates);
   ClusterStep step;
   step.compute_s = work.compute_s() * share_of_work(plan);

@@ -202,7 +202,7 @@ int link_partner(int node, int round, int num_nodes) {
   return (node + (place % 2 == 0 ? 1 : last)) % num_nodes;
 }
 
-PreflightVerdict judge(const std::vector<NodeFacts>& nodes, double needed_gib, double slow_share) {
+PreflightVerdict find_problems(const std::vector<NodeFacts>& nodes, double needed_gib, double slow_share) {
   PreflightVerdict verdict{.shares = std::vector<double>(nodes.size(), 1)};
   struct Rate {
     const char* name;
@@ -286,7 +286,7 @@ bool run_preflight(const config::Config& config, const std::string& out, dist::C
     log::info_lines(describe(placement, comm));
     for (const std::string& note : placement.notes) log::info("note: {}", note);
     log::info_lines(table_of(nodes));
-    const PreflightVerdict verdict = judge(nodes, needed_gib, options.slow_share);
+    const PreflightVerdict verdict = find_problems(nodes, needed_gib, options.slow_share);
     for (const std::string& problem : verdict.problems) log::warn_line(problem);
     if (!verdict.slow_hosts.empty())
       log::info("without the slow node(s): sbatch --exclude={}", fmt::join(verdict.slow_hosts, ","));

@@ -9,7 +9,7 @@ void ReplicatedUpdate::update_group(int64_t k, const optim::StepSettings& settin
              [&](const autograd::ArenaSlice& piece) { optim::update(ctx_, config_, settings, parameters_, piece); });
 }
 
-void StateUpdate::keep(const Tensor& whole, const autograd::OptimizerState& state) {
+void StateUpdate::copy_own_part(const Tensor& whole, const autograd::OptimizerState& state) {
   for (const plan::UpdateGroup& group : plan_.updates.groups)
     for (const autograd::ArenaSlice& part : state.layout.held(group.mine))
       optim::copy_as_updated(ctx_, whole.slice(part.begin, {part.size()}), state.of(part));

@@ -87,7 +87,7 @@ void TrainStep::prepare(const MicroBatch& micro, int64_t step) {
     for (size_t j = 0; j < condition.numbers.size(); ++j)
       if (drop_all || dropped.uniform(2 + j) < m.metadata_drop) condition.numbers[j] = NAN;
     noise_keys.emplace_back(seed, Stream::kNoise, s, g);
-    pass_.draw_kept(i, RandomKey(seed, Stream::kRoute, s, g));
+    pass_.draw_remaining_tokens(i, RandomKey(seed, Stream::kRoute, s, g));
   }
   ops::fill_normal(ctx_, noise_keys, elements, noise);
   ctx_.for_range(plan_.micro_batch, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {

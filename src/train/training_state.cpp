@@ -181,7 +181,7 @@ void TrainingState::initialise() {
       log::info("weights: guidance acted on their first three channels, here on all (sample.cfg_channels: 3 keeps it)");
     log::info("weights: {}", file.path());
   }
-  step.keep(model.parameters().values, model.parameters().ema_state());
+  step.copy_own_part(model.parameters().values, model.parameters().ema_state());
   step.begin_phase(/*loaded=*/false);
 }
 
@@ -189,7 +189,7 @@ void TrainingState::load(const std::string& folder) {
   const checkpoint::CheckpointState state = checkpoint::read_checkpoint_state(folder);
   checkpoint::load_training_state(
       folder, model.parameters(),
-      [this](const Tensor& whole, const autograd::OptimizerState& mine) { step.keep(whole, mine); },
+      [this](const Tensor& whole, const autograd::OptimizerState& mine) { step.copy_own_part(whole, mine); },
       run.placement.helper_pus, {.group = run.groups.group(), .groups = run.plan.gradients.groups});
   step.begin_phase(/*loaded=*/true);
   progress = {state.step, state.optimizer_step, state.skipped_steps};

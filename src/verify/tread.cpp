@@ -16,7 +16,7 @@ constexpr double kOut = 4e-6, kInputGradient = 2e-5, kGradient = 1e-5, kNorm = 4
 /// The routes of a case, and the tokens that stay on each.
 struct Routing {
   nn::Routes routes = {};
-  std::vector<std::vector<int64_t>> kept = {};
+  std::vector<std::vector<int64_t>> remaining_tokens = {};
 };
 
 Routing read_routing(Verification& v, const std::string& name, const nn::ModelConfig& config, int64_t batch) {
@@ -28,10 +28,10 @@ Routing read_routing(Verification& v, const std::string& name, const nn::ModelCo
   nn::validate(r.routes, config);
   for (size_t i = 0; i < size_t(routes); ++i) {
     const std::string keep = name + ".keep" + std::to_string(i);
-    const int64_t each = r.routes[i].kept(tokens);
-    r.kept.push_back(v.i64(keep, {batch, each}, 0, tokens - 1));
+    const int64_t each = r.routes[i].remaining_tokens(tokens);
+    r.remaining_tokens.push_back(v.i64(keep, {batch, each}, 0, tokens - 1));
     for (int64_t b = 0; b < batch; ++b) {
-      const auto first = r.kept.back().begin() + b * each;
+      const auto first = r.remaining_tokens.back().begin() + b * each;
       if (int64_t(std::set<int64_t>(first, first + each).size()) < each)
         v.refuse(keep + " names a token twice", "in sample " + std::to_string(b));
     }
@@ -43,7 +43,7 @@ void check_case(Verification& v, const std::string& name, nn::Model& model, cons
                 const std::vector<float>& dout, const Routing& routing) {
   const auto B = int64_t(batch.t.size());
   const auto pass = make_pass(model, B, autograd::Mode::kTraining, /*want_input_gradient=*/true, routing.routes);
-  for (size_t i = 0; i < routing.kept.size(); ++i) pass->kept(i) = routing.kept[i];
+  for (size_t i = 0; i < routing.remaining_tokens.size(); ++i) pass->remaining_tokens(i) = routing.remaining_tokens[i];
   v.check_both(name + ".out", output_shape(model.config(), B), to_f64(run_forward(*pass, batch, v.ctx())), kOut);
   run_backward(model, *pass, dout, v.ctx());
   v.check_both(name + ".dx", pass->dimage(), kInputGradient);

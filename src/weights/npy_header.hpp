@@ -14,7 +14,6 @@ struct NpyPreamble {
   size_t text_bytes;  // at most kMaxNpyHeaderBytes
 };
 inline constexpr size_t kMaxNpyHeaderBytes = 1 << 16;
-inline constexpr size_t kMaxNpyPreambleBytes = 12;
 
 /// `where` names file and array. Errors: InputError
 NpyPreamble parse_npy_preamble(const std::string& where, std::string_view begin);

@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/files/mapped_file.hpp"

@@ -4,7 +4,6 @@
 
 #include <bit>
 #include <charconv>
-#include <cstring>
 #include <unordered_map>
 
 #include "byte_reader.hpp"

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "byte_reader.hpp"
 #include "ditrain/weights/zip_file.hpp"

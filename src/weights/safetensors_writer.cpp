@@ -1,5 +1,4 @@
 // The writing half of safetensors.hpp.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -1,7 +1,6 @@
 #include "ditrain/weights/weight_file.hpp"
 
 #include <filesystem>
-#include <set>
 #include <unordered_map>
 #include <variant>
 

@@ -1,5 +1,5 @@
-// What may leave, what comes ahead and when copies begin, without threads or memory. The step is that of two layers:
-// forward 0 and 1, backward 1 and 0, update 1 and 0.
+// What may be evicted, what is prefetched and when copies begin, without threads or memory. The step is that of two
+// layers: forward 0 and 1, backward 1 and 0, update 1 and 0.
 #include "ditrain/automem/eviction.hpp"
 
 #include <catch2/catch.hpp>
@@ -22,12 +22,12 @@ struct Rig {
                          .name = t.name,
                          .bytes = t.bytes,
                          .written = t.written,
-                         .home = {},
-                         .place = Place::kHere,
+                         .backing_slot = {},
+                         .state = ResidencyState::kResident,
                          .contents = {.exist = true}});
   }
   std::optional<double> cost(int id, int64_t distance, Victims victims) {
-    return policy.cost_of(tensors[size_t(id)], distance, victims);
+    return policy.eviction_cost(tensors[size_t(id)], distance, victims);
   }
   const Uses uses = layered(2);
   StepClock clock{uses};
@@ -80,8 +80,8 @@ TEST_CASE("a gradient between distant nodes lives from the first to the last poi
                                       .name = "gradient",
                                       .bytes = kTensor,
                                       .written = Written::kInBackward,
-                                      .home = {},
-                                      .place = Place::kHere,
+                                      .backing_slot = {},
+                                      .state = ResidencyState::kResident,
                                       .contents = {.exist = true, .dirty = true}}};
   const EvictionPolicy policy(Strategy::kPlanned, clock, tensors, {});
   const auto at = [&](int point) {
@@ -116,11 +116,12 @@ TEST_CASE("what is worth nothing costs nothing, then what is needed late, and a 
   rig.tensors[kActivation0].contents.dirty = true;
   CHECK_FALSE(rig.policy.needs_copy(rig.tensors[kActivation0]));
   for (const int id : {kWeight1, kMoment1}) CHECK_FALSE(rig.cost(id, 0, Victims::kAny));  // are used now
-  for (const Place place : {Place::kAway, Place::kComing, Place::kLeaving, Place::kInPlace}) {
-    rig.tensors[kActivation0].place = place;
+  for (const ResidencyState state : {ResidencyState::kNotResident, ResidencyState::kCopyingIn,
+                                     ResidencyState::kEvicting, ResidencyState::kInPlace}) {
+    rig.tensors[kActivation0].state = state;
     CHECK_FALSE(rig.cost(kActivation0, 0, Victims::kAny));
   }
-  rig.tensors[kWeight0].wanted = 1;
+  rig.tensors[kWeight0].waiting_threads = 1;
   CHECK_FALSE(rig.cost(kWeight0, 0, Victims::kAny));
 }
 
@@ -132,23 +133,23 @@ TEST_CASE("an activation is worth nothing until its next forward, unless it was 
   rig.clock.begin(kUpdate1);
   CHECK(rig.policy.is_dead(activation));
   CHECK_FALSE(rig.policy.is_dead(rig.tensors[kWeight0]));
-  activation.contents.fresh_at = rig.clock.points() + kForward0;
+  activation.contents.overwritten_at = rig.clock.points() + kForward0;
   CHECK_FALSE(rig.policy.is_dead(activation));
   activation.contents = {};
-  CHECK(rig.policy.is_fresh(activation, kBackward0));  // there is nothing to lose
+  CHECK(rig.policy.is_overwritten(activation, kBackward0));  // there is nothing to lose
 }
 
-TEST_CASE("Algorithm 1 looks one point ahead and leaves the rest behind, a plan looks at the whole step") {
+TEST_CASE("Algorithm 1 looks one point ahead and evicts the rest, a plan looks at the whole step") {
   Rig paper(Strategy::kPaper), planned;
   for (Rig* rig : {&paper, &planned}) rig->clock.begin(kForward0);
-  CHECK(paper.policy.horizon() == 2);
-  CHECK(planned.policy.horizon() == 6);
+  CHECK(paper.policy.prefetch_horizon() == 2);
+  CHECK(planned.policy.prefetch_horizon() == 6);
   paper.clock.end(kForward0), planned.clock.end(kForward0);
-  CHECK(paper.policy.leaves_behind(paper.tensors[kWeight0]));
-  CHECK_FALSE(paper.policy.leaves_behind(paper.tensors[kWeight1]));
-  CHECK_FALSE(planned.policy.leaves_behind(planned.tensors[kWeight0]));
-  paper.tensors[kWeight0].place = Place::kLeaving;
-  CHECK_FALSE(paper.policy.leaves_behind(paper.tensors[kWeight0]));
+  CHECK(paper.policy.evicts_after_use(paper.tensors[kWeight0]));
+  CHECK_FALSE(paper.policy.evicts_after_use(paper.tensors[kWeight1]));
+  CHECK_FALSE(planned.policy.evicts_after_use(planned.tensors[kWeight0]));
+  paper.tensors[kWeight0].state = ResidencyState::kEvicting;
+  CHECK_FALSE(paper.policy.evicts_after_use(paper.tensors[kWeight0]));
 }
 
 TEST_CASE("copies begin when the way to a point is as short as what has to come until then, with a margin") {
@@ -158,9 +159,9 @@ TEST_CASE("copies begin when the way to a point is as short as what has to come 
     times.rates.fill({.in_bytes_s = double(kTensor) / copy_s, .out_bytes_s = double(kTensor) / copy_s});
     Rig rig(Strategy::kPlanned, times);
     rig.clock.begin(kForward0);
-    rig.tensors[kMoment1].place = Place::kAway;
+    rig.tensors[kMoment1].state = ResidencyState::kNotResident;
     rig.tensors[kMoment1].needs_help = needs_help;
-    return rig.policy.victims_ahead(free_bytes);
+    return rig.policy.prefetch_victims(free_bytes);
   };
   CHECK(victims(0.9 * way_s, 1, false, kTensor) == Victims::kDead);
   CHECK(victims(1.1 * way_s, 1, false, kTensor) == Victims::kLater);

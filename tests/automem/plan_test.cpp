@@ -49,15 +49,16 @@ TEST_CASE("the choice of what is used in place follows the times that are measur
   Plan plan = place_tensors(uses, Strategy::kPlanned, capacity, slow_link);
   choose_fastest(plan);
   CHECK(plan.in_place_bytes() > 0);
-  const std::vector<PlannedHome> homes = plan.homes;
+  const std::vector<PlannedSlot> backing_slots = plan.backing_slots;
   CHECK_FALSE(plan_again(plan, slow_link));
   CHECK(plan_again(plan, slow_in_place));
   CHECK(plan.in_place_bytes() == 0);
   CHECK(plan.machine.in_place_bytes_s == 1e8);
   CHECK(plan_again(plan, slow_link));
   CHECK(plan.in_place_bytes() > 0);
-  for (size_t i = 0; i < homes.size(); ++i)
-    CHECK((plan.homes[i].tier == homes[i].tier && plan.homes[i].offset == homes[i].offset));
+  for (size_t i = 0; i < backing_slots.size(); ++i)
+    CHECK((plan.backing_slots[i].tier == backing_slots[i].tier &&
+           plan.backing_slots[i].offset == backing_slots[i].offset));
   Plan paper = place_tensors(uses, Strategy::kPaper, capacity, slow_link);
   choose_fastest(paper);
   CHECK_FALSE(plan_again(paper, slow_in_place));

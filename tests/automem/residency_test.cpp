@@ -36,7 +36,7 @@ struct Rig {
     setup.release = [this](size_t bytes) { in_pool.remove(bytes); };
     size_t at = 0;
     for (const MovableTensor& tensor : uses.tensors) {
-      setup.homes.push_back({bulk.get(), at, in_place && tensor.name.starts_with("moment")});
+      setup.backing_slots.push_back({bulk.get(), at, in_place && tensor.name.starts_with("moment")});
       at += (tensor.bytes + memory::kBlock - 1) / memory::kBlock * memory::kBlock;
     }
     engine = std::make_unique<memory::CopyEngine>(memory::CopyEngine::Setup{.by = by});
@@ -171,7 +171,7 @@ TEST_CASE("a cluster that waits for room ends with the cluster that holds it and
   auto engine = std::make_unique<memory::CopyEngine>(memory::CopyEngine::Setup{});
   std::atomic<bool> holds{false}, waits{false};
   Residency residency(uses,
-                      {.homes = {{bulk.get(), 0}, {bulk.get(), kTensor}},
+                      {.backing_slots = {{bulk.get(), 0}, {bulk.get(), kTensor}},
                        .pool = pool.data(),
                        .pool_bytes = kTensor,
                        .while_waiting =
@@ -314,7 +314,8 @@ TEST_CASE("a stall is the time in which any cluster waits, counted once") {
   Uses uses;
   uses.tensors = {{"x", kTensor, Written::kInUpdates}, {"y", kTensor, Written::kInUpdates}};
   uses.points = {{Phase::kForward, "0", {0}}, {Phase::kForward, "1", {1}}};
-  Residency residency(uses, {.homes = std::vector<Home>(2), .pool_bytes = 2 * kTensor, .simulated = true}, queue);
+  Residency residency(
+      uses, {.backing_slots = std::vector<BackingSlot>(2), .pool_bytes = 2 * kTensor, .simulated = true}, queue);
   for (const MovableTensor& t : uses.tensors) residency.pretend_written(*residency.make(t.name, t.bytes));
   const double start_s = now_s();
   std::thread first([&] { residency.enter(0); });
@@ -345,7 +346,7 @@ TEST_CASE("a cluster that waits where another one did not has stalled") {
   Uses uses;
   uses.tensors = {{"x", kTensor, Written::kInUpdates}};
   uses.points = {{Phase::kForward, "0", {0}}};
-  Residency residency(uses, {.homes = {Home()}, .pool_bytes = kTensor, .simulated = true}, queue);
+  Residency residency(uses, {.backing_slots = {BackingSlot()}, .pool_bytes = kTensor, .simulated = true}, queue);
   const auto storage = residency.make("x", kTensor);
   residency.enter(0);
   queue.copying_s = 5e-3;
@@ -361,10 +362,12 @@ TEST_CASE("a tensor that moves and is held is waited for before it is used in pl
   const auto bulk = memory::make_bulk_memory({.bytes = kTensor});
   memory::CopyEngine engine({});
   std::atomic<bool> waits{false};
-  Residency residency(
-      uses,
-      {.homes = {{bulk.get(), 0}}, .pool = pool.data(), .pool_bytes = kTensor, .while_waiting = [&] { waits = true; }},
-      engine);
+  Residency residency(uses,
+                      {.backing_slots = {{bulk.get(), 0}},
+                       .pool = pool.data(),
+                       .pool_bytes = kTensor,
+                       .while_waiting = [&] { waits = true; }},
+                      engine);
   const Tensor x({int64_t(kTensor / 4)}, DType::kF32, residency.make("x", kTensor));
   std::optional<Pin<float>> held(std::in_place, x);
   std::thread between_steps([&] { residency.use_in_place({true}); });
@@ -474,8 +477,8 @@ TEST_CASE("outside a step nothing is written while a copy reads it") {
   uses.points = {{Phase::kUpdate, "a", {0}}, {Phase::kUpdate, "b", {1}}};
   const platform::PageBlock pool(kTensor, platform::PagePolicy::kPlain);
   memory::CopyEngine engine({});
-  Residency residency(uses, {.homes = {{&slow, 0}, {&slow, kTensor}}, .pool = pool.data(), .pool_bytes = pool.bytes()},
-                      engine);
+  Residency residency(
+      uses, {.backing_slots = {{&slow, 0}, {&slow, kTensor}}, .pool = pool.data(), .pool_bytes = pool.bytes()}, engine);
   const Tensor a({int64_t(kTensor / 4)}, DType::kF32, residency.make("a", kTensor));
   const Tensor b({int64_t(kTensor / 4)}, DType::kF32, residency.make("b", kTensor));
   Pin<float>(a).get()[0] = 1;
@@ -502,7 +505,7 @@ TEST_CASE("what is used in place is charged once for all clusters, and not as ti
   Uses uses;
   uses.tensors = {{"moment", kTensor, Written::kInUpdates}};
   uses.points = {{Phase::kUpdate, "0", {0}}};
-  Residency residency(uses, {.homes = {{bulk.get(), 0, true}}}, queue);
+  Residency residency(uses, {.backing_slots = {{bulk.get(), 0, true}}}, queue);
   const auto storage = residency.make("moment", kTensor);
   const double start_s = now_s();
   residency.enter(0);
@@ -551,10 +554,11 @@ TEST_CASE("a copy that fails ends the step with its reason") {
   const size_t pool_bytes = uses.total_bytes() / 2 / memory::kBlock * memory::kBlock;
   const platform::PageBlock pool(pool_bytes, platform::PagePolicy::kPlain);
   auto engine = std::make_unique<memory::CopyEngine>(memory::CopyEngine::Setup{});
-  Residency residency(
-      uses,
-      {.homes = std::vector<Home>(uses.tensors.size(), {&broken, 0}), .pool = pool.data(), .pool_bytes = pool_bytes},
-      *engine);
+  Residency residency(uses,
+                      {.backing_slots = std::vector<BackingSlot>(uses.tensors.size(), {&broken, 0}),
+                       .pool = pool.data(),
+                       .pool_bytes = pool_bytes},
+                      *engine);
   std::vector<Tensor> tensors;
   for (const MovableTensor& t : uses.tensors)
     tensors.emplace_back(Shape{int64_t(t.bytes / 4)}, DType::kF32, residency.make(t.name, t.bytes));

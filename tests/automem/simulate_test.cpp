@@ -30,7 +30,8 @@ TEST_CASE("a simulated step: no copies where all fits, and the time of the link 
   const Uses uses = layered(8);
   Machine machine{.tiers = all_tiers({.in_bytes_s = 1e9, .out_bytes_s = 1e9}),
                   .point_s = std::vector<double>(uses.points.size(), 1e-3)};
-  Residency::Setup setup{.homes = std::vector<Home>(uses.tensors.size()), .pool_bytes = uses.total_bytes()};
+  Residency::Setup setup{.backing_slots = std::vector<BackingSlot>(uses.tensors.size()),
+                         .pool_bytes = uses.total_bytes()};
   const double all_s = 1e-3 * double(uses.points.size());
   const Forecast roomy = simulate(uses, setup, machine);
   CHECK(roomy.step_s == Approx(all_s));
@@ -64,8 +65,8 @@ TEST_CASE("a step ends in which what comes ahead would fill the room for what wo
   const Machine machine{.tiers = all_tiers({.in_bytes_s = 1e9, .out_bytes_s = 1e9}),
                         .copy_by = CopyBy::kWorkers,
                         .point_s = {1e-3, 1e-3}};
-  const Forecast step =
-      simulate(uses, {.homes = {{bulk.get(), 0}, {&disk, 0}, {bulk.get(), 0}}, .pool_bytes = 6 * kTensor}, machine);
+  const Forecast step = simulate(
+      uses, {.backing_slots = {{bulk.get(), 0}, {&disk, 0}, {bulk.get(), 0}}, .pool_bytes = 6 * kTensor}, machine);
   CHECK(step.bytes_in >= 7 * kTensor);  // weight and moment come in each step: the pool has no room for both
   CHECK(step.peak_bytes <= 6 * kTensor);
 }
@@ -80,7 +81,7 @@ TEST_CASE("a simulated step in which workers copy: nothing comes while they comp
     machine.copy_by = by;
     return simulate(uses,
                     {.strategy = strategy,
-                     .homes = std::vector<Home>(uses.tensors.size(), {&tier, 0}),
+                     .backing_slots = std::vector<BackingSlot>(uses.tensors.size(), {&tier, 0}),
                      .pool_bytes = uses.total_bytes() * 2 / 5 / memory::kBlock * memory::kBlock},
                     machine);
   };

@@ -1,7 +1,6 @@
 #include "ditrain/bench/scale.hpp"
 
 #include <catch2/catch.hpp>
-#include <cmath>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -24,8 +23,8 @@ using Catch::Contains;
 namespace {
 
 // 8 nodes below each of 8 switches with half the links up.
-plan::Platform cluster(int nodes, int dies = 2) {
-  plan::Platform c{.name = "test", .nodes = nodes, .dies_per_node = dies};
+plan::ClusterDescription cluster(int nodes, int dies = 2) {
+  plan::ClusterDescription c{.name = "test", .nodes = nodes, .dies_per_node = dies};
   c.die = {.cores = 4, .flop_f32_per_s = 1e12, .share = 0.5, .memory_gb = 64, .memory_gb_per_s = 100};
   c.inside = {.gb_per_s = 20, .latency_us = 1};
   c.tree = {{.down = 8, .up = 4, .gbit_per_s = 10, .latency_us = 5}, {.down = 8, .gbit_per_s = 10, .latency_us = 2}};
@@ -48,7 +47,7 @@ void need_simgrid() {
   if (!has_simgrid()) SKIP("no SimGrid");
 }
 
-double step_s(const plan::Platform& c, const StepSchedule& s, const SimulationOptions& o) {
+double step_s(const plan::ClusterDescription& c, const StepSchedule& s, const SimulationOptions& o) {
   return simulate(c, s, o).step_s;
 }
 
@@ -62,7 +61,7 @@ TEST_CASE("scale: a build without SimGrid says which package and option it needs
 
 TEST_CASE("scale: rounds of an exchange carry the bytes of all pairs at each level of the tree") {
   const int nodes = GENERATE(2, 8, 16, 64, 40);
-  const plan::Platform c = cluster(nodes);
+  const plan::ClusterDescription c = cluster(nodes);
   std::map<int, double> all, some;
   for (const Flow& f : flows_of(c, 0)) all[c.level_between(f.from, f.to)] += f.share;
   std::vector<double> in(size_t(nodes), 0.0), out(size_t(nodes), 0.0);
@@ -79,14 +78,14 @@ TEST_CASE("scale: rounds of an exchange carry the bytes of all pairs at each lev
 
 TEST_CASE("scale: one bucket between two nodes takes what the model of links says") {
   need_simgrid();
-  const plan::Platform c = cluster(2, 1);
+  const plan::ClusterDescription c = cluster(2, 1);
   StepSchedule s = schedule(1);
   s.sums[0].ready_s = s.compute_s, s.sums[0].update_s = 0, s.sums[0].node_bytes = 0;
   const dist::LinkModel link{.gbit_s = 10, .latency_us = 10, .hosts = 2};
   const double facts_s = 2 * 10e-6;
   CHECK(step_s(c, s, {.rounds = 0}) == Approx(s.compute_s + link.seconds(1e6) + facts_s).epsilon(1e-6));
   s.overlap = false;
-  CHECK(step_s(c, s, {.way = Way::kRing, .rounds = 0}) ==
+  CHECK(step_s(c, s, {.algorithm = SumAlgorithm::kRing, .rounds = 0}) ==
         Approx(s.compute_s + link.seconds(1e6) + facts_s).epsilon(1e-6));
 }
 
@@ -102,13 +101,13 @@ TEST_CASE("scale: some rounds stand for all, within 2 % at 64 nodes, also with j
 
 TEST_CASE("scale: a node as one actor takes as long as its dies with messages between them") {
   need_simgrid();
-  const Way way = GENERATE(Way::kTwoLevel, Way::kShards);
+  const SumAlgorithm algorithm = GENERATE(SumAlgorithm::kTwoLevel, SumAlgorithm::kShards);
   const int dies = 4;
   StepSchedule s = schedule(6, dies);
-  if (way == Way::kShards)
+  if (algorithm == SumAlgorithm::kShards)
     for (const Exchange& e : s.sums)
       s.new_weights.push_back({.gathers = true, .wire_bytes = e.wire_bytes, .node_bytes = e.node_bytes});
-  const SimulationOptions one{.way = way, .rounds = 0, .jitter = 0.02};
+  const SimulationOptions one{.algorithm = algorithm, .rounds = 0, .jitter = 0.02};
   SimulationOptions every = one;
   every.every_die = true;
   CHECK(step_s(cluster(4, dies), s, one) == Approx(step_s(cluster(4, dies), s, every)).epsilon(0.01));
@@ -116,29 +115,30 @@ TEST_CASE("scale: a node as one actor takes as long as its dies with messages be
 
 TEST_CASE("scale: overlap hides messages, shards move half as much again, outer steps nearly none") {
   need_simgrid();
-  const plan::Platform c = cluster(16);
+  const plan::ClusterDescription c = cluster(16);
   const StepSchedule s = schedule(8);
-  const auto exposed = [&](const StepSchedule& schedule, Way way) {
-    return simulate(c, schedule, {.way = way, .outer_every = 10, .rounds = 0}).exposed_s;
+  const auto exposed = [&](const StepSchedule& schedule, SumAlgorithm algorithm) {
+    return simulate(c, schedule, {.algorithm = algorithm, .outer_every = 10, .rounds = 0}).exposed_s;
   };
   StepSchedule late = s, sharded = s;
   late.overlap = false;
   for (const Exchange& e : s.sums)
     sharded.new_weights.push_back({.gathers = true, .wire_bytes = e.wire_bytes, .node_bytes = e.node_bytes});
-  const double at_end = exposed(late, Way::kTwoLevel), overlapped = exposed(s, Way::kTwoLevel);
+  const double at_end = exposed(late, SumAlgorithm::kTwoLevel), overlapped = exposed(s, SumAlgorithm::kTwoLevel);
   CHECK(overlapped < 0.9 * at_end);
   late.new_weights = sharded.new_weights;
-  CHECK(exposed(late, Way::kShards) > 1.4 * at_end);
-  CHECK(exposed(late, Way::kReduceScatter) == Approx(at_end).epsilon(0.05));
+  CHECK(exposed(late, SumAlgorithm::kShards) > 1.4 * at_end);
+  CHECK(exposed(late, SumAlgorithm::kReduceScatter) == Approx(at_end).epsilon(0.05));
   late.new_weights.clear(), late.early = false;  // an outer step waits for all sums, too, before weights change
-  const double outer = exposed(s, Way::kOuter), facts = exposed(schedule(0), Way::kTwoLevel);  // of every step
-  CHECK(outer - facts == Approx((exposed(late, Way::kTwoLevel) - facts) / 10).epsilon(0.01));
-  CHECK(exposed(s, Way::kOuterOverlapped) < 0.3 * outer);
+  const double outer = exposed(s, SumAlgorithm::kOuter),
+               facts = exposed(schedule(0), SumAlgorithm::kTwoLevel);  // of every step
+  CHECK(outer - facts == Approx((exposed(late, SumAlgorithm::kTwoLevel) - facts) / 10).epsilon(0.01));
+  CHECK(exposed(s, SumAlgorithm::kOuterOverlapped) < 0.3 * outer);
 }
 
 TEST_CASE("scale: an outer step takes what the planner says, in f32 and bf16, with overlap and without") {
   need_simgrid();
-  plan::Platform c = cluster(4, 1);
+  plan::ClusterDescription c = cluster(4, 1);
   c.inside.gb_per_s = c.die.memory_gb_per_s;  // at which the simulation adds slices, a time that the planner lacks
   config::Config config = step_config({.model = "S", .sets = {"train.global_batch=4"}}, 4);
   config.parallel.strategy = config::Strategy::kDp;
@@ -148,10 +148,10 @@ TEST_CASE("scale: an outer step takes what the planner says, in f32 and bf16, wi
         CAPTURE(every, overlap, dtype_name(wire));
         config.dist.wire = wire;
         const plan::RunPlan plain = plan_on_cluster(config, c);
-        const Way way = overlap ? Way::kOuterOverlapped : Way::kOuter;
+        const SumAlgorithm algorithm = overlap ? SumAlgorithm::kOuterOverlapped : SumAlgorithm::kOuter;
         const ComputeTimes times = expected_times(plain, c);
-        const SimulatedStep simulated =
-            simulate(c, schedule_of(plain, times, c, way), {.way = way, .outer_every = every, .rounds = 0});
+        const SimulatedStep simulated = simulate(c, schedule_of(plain, times, c, algorithm),
+                                                 {.algorithm = algorithm, .outer_every = every, .rounds = 0});
         config::Config grouped = config;
         grouped.dist.outer = optim::OuterConfig{.every = every, .overlap = overlap, .groups = 4};
         const plan::RunPlan outer = plan_on_cluster(grouped, c);
@@ -165,7 +165,7 @@ TEST_CASE("scale: an outer step takes what the planner says, in f32 and bf16, wi
 
 TEST_CASE("scale: a slow node holds all others back, jitter the mean, and the seed gives the same again") {
   need_simgrid();
-  const plan::Platform c = cluster(4);
+  const plan::ClusterDescription c = cluster(4);
   const StepSchedule s = schedule(2);
   const SimulatedStep even = simulate(c, s, {});
   const SimulatedStep slow = simulate(c, s, {.slow_nodes = 1, .slow_factor = 2});
@@ -179,7 +179,7 @@ TEST_CASE("scale: a slow node holds all others back, jitter the mean, and the se
 }
 
 TEST_CASE("scale: buckets of a plan leave in backward, and the adaLN factors of a small batch are gathered") {
-  const plan::Platform c = cluster(4);
+  const plan::ClusterDescription c = cluster(4);
   config::Config config = step_config({.model = "S", .sets = {"dist.bucket_mib=4"}}, 64);
   config.parallel.strategy = config::Strategy::kDp;
   const plan::RunPlan plan = plan_on_cluster(config, c);
@@ -187,7 +187,7 @@ TEST_CASE("scale: buckets of a plan leave in backward, and the adaLN factors of 
   const ComputeTimes times = expected_times(plan, c);
   // 36.3 GFLOP per image and 8 images on half a TFLOP/s
   CHECK(times.compute_s == Approx(8 * 36.3e9 / 0.5e12).epsilon(0.03));
-  const StepSchedule s = schedule_of(plan, times, c, Way::kTwoLevel);
+  const StepSchedule s = schedule_of(plan, times, c, SumAlgorithm::kTwoLevel);
   REQUIRE(int64_t(s.sums.size()) == plan.gradients.buckets.size());
   double before = s.compute_s - times.last_backward_s, bytes = 0;
   int gathered = 0;
@@ -206,7 +206,7 @@ TEST_CASE("scale: buckets of a plan leave in backward, and the adaLN factors of 
 }
 
 TEST_CASE("scale: ranks of a strategy, and what they have to do") {
-  const plan::Platform c = cluster(2, 4);
+  const plan::ClusterDescription c = cluster(2, 4);
   const auto planned = [&](config::Strategy strategy, nn::Recompute recompute = nn::Recompute::kSelective) {
     config::Config config = step_config({.model = "S"}, 64);
     config.parallel.strategy = strategy, config.train.recompute = recompute;
@@ -221,7 +221,7 @@ TEST_CASE("scale: ranks of a strategy, and what they have to do") {
   CHECK(expected_times(dp_tp, c).compute_s == Approx(compute_s));
   CHECK(expected_times(dp, c).update_s == Approx(4 * expected_times(cftp, c).update_s));
   const auto tensor_s = [&](const plan::RunPlan& plan) {
-    return schedule_of(plan, expected_times(plan, c), c, Way::kTwoLevel).tensor_s;
+    return schedule_of(plan, expected_times(plan, c), c, SumAlgorithm::kTwoLevel).tensor_s;
   };
   CHECK((tensor_s(cftp) == 0 && tensor_s(dp) == 0 && tensor_s(dp_tp) > 0));
   const plan::RunPlan again = planned(config::Strategy::kDpTp, nn::Recompute::kBlock);
@@ -239,8 +239,10 @@ TEST_CASE("scale: rows, and what is refused") {
          "inside: {gb_per_s: 10, latency_us: 1}\n"
          "tree: [{down: 2, gbit_per_s: 1, latency_us: 5}]\n";
   Harness harness(1, Effort::quick());
-  ScaleBench bench{
-      .platform = folder / "pair.yaml", .models = {"S"}, .ways = {Way::kTwoLevel, Way::kOuter}, .batch = 2};
+  ScaleBench bench{.platform = folder / "pair.yaml",
+                   .models = {"S"},
+                   .algorithms = {SumAlgorithm::kTwoLevel, SumAlgorithm::kOuter},
+                   .batch = 2};
   bench.simulation.outer_every = 5;
   SECTION("rows") {
     bench_scale(harness, bench);
@@ -256,7 +258,8 @@ TEST_CASE("scale: rows, and what is refused") {
     CHECK_THROWS_AS(bench_scale(harness, bench), InputError);
   }
   SECTION("a long ring") {
-    CHECK_THROWS_WITH(simulate(cluster(65), schedule(1), {.way = Way::kRing}), Contains("ring") && Contains("64"));
+    CHECK_THROWS_WITH(simulate(cluster(65), schedule(1), {.algorithm = SumAlgorithm::kRing}),
+                      Contains("ring") && Contains("64"));
     CHECK_THROWS_WITH(simulate(cluster(2), schedule(1), {.slow_nodes = 3}), Contains("3 of 2"));
   }
   SECTION("a recording of another build or config, or of too few steps") {
@@ -273,7 +276,7 @@ TEST_CASE("scale: rows, and what is refused") {
       std::ofstream(folder / "status.json") << report::to_json({.build = build});
     };
     bench.recording = folder.path();
-    bench.ways = {Way::kTwoLevel};
+    bench.algorithms = {SumAlgorithm::kTwoLevel};
     CHECK_THROWS_WITH(bench_scale(harness, bench), Contains("no such file"));
     write_steps(3);
     CHECK_THROWS_WITH(bench_scale(harness, bench), Contains("another build") && Contains("none in status.json"));
@@ -292,9 +295,9 @@ TEST_CASE("scale: rows, and what is refused") {
     bench.nodes = {1};
     bench_scale(harness, bench);
     CHECK(harness.report().rows.at(0).time.median_s == Approx(0.43));  // without what it waited for others
-    bench.ways = {Way::kShards};
+    bench.algorithms = {SumAlgorithm::kShards};
     CHECK_THROWS_WITH(bench_scale(harness, bench), Contains("dist.shard_optimizer: false"));
-    bench.ways = {Way::kTwoLevel};
+    bench.algorithms = {SumAlgorithm::kTwoLevel};
     bench.sets = {"dist.outer={every: 2}", "train.steps=4", "checkpoint.every_steps=0"};
     CHECK_THROWS_AS(bench_scale(harness, bench), InputError);
   }

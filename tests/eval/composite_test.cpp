@@ -80,13 +80,13 @@ TEST_CASE("composites: what both sides lack, constant bands and other scales") {
   REQUIRE(false_colour.size() == 1);
   CHECK(false_colour[0].name == "false colour");
   CHECK(composites_of(a, {"Red", "Green"}, 1).empty());
-  const auto bytes = composite_of_bytes(a);
+  const auto bytes = unstretched_composite(a);
   REQUIRE(bytes.size() == 1);
   CHECK(pictures(scratch / "a.safetensors", bytes[0])[0][1] == 20);  // green, as it is
   TestTiles{.n = 1, .side = 8, .bands = {"Red", "Green", "Blue"}}.write(scratch / "flat.safetensors",
                                                                         std::vector<uint16_t>(192, 7), "U16");
   const dataset::TileShards flat(scratch / "flat.safetensors");
-  CHECK(composite_of_bytes(flat).empty());
+  CHECK(unstretched_composite(flat).empty());
   dataset::refused([&] { composites_of(flat, {"Red", "Green", "Blue"}, 1); }, "band Red is constant");
   write_tiles<uint8_t>(scratch.at("two/a.safetensors"), "U8", {"Red", "Green", "Blue"});
   write_tiles<uint8_t>(scratch.at("two/b.safetensors"), "U8", {"Red", "Green", "Blue"}, {{"scale", "[1, 2, 1]"}});

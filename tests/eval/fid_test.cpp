@@ -110,7 +110,7 @@ TEST_CASE("statistics that were made in another way are refused, with both value
   TemporaryFolder folder;
   parallel::Team team({.num_workers = 1});
   const FeatureStatistics plain{{1, 2}, {4, 0, 0, 9}};
-  const Composite colours{"true colour", {"Red", "Green", "Blue"}, {0, 0, 0}, {100, 200, 300}, /*of_bytes=*/true};
+  const Composite colours{"true colour", {"Red", "Green", "Blue"}, {0, 0, 0}, {100, 200, 300}, /*unstretched=*/true};
   StatisticsFacts facts{.features = "inception", .preset = "adm", .weights_sha256 = "abc"};
   facts.precision = "f32", facts.images = 5000;
   const auto write = [&](const char* name, auto change) {

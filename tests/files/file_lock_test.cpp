@@ -9,7 +9,6 @@
 #include <memory>
 #include <utility>
 
-#include "ditrain/base/error.hpp"
 #include "support/files.hpp"
 
 using namespace ditrain;
@@ -77,7 +76,7 @@ TEST_CASE("a shared lock is held until the last process that joined has ended") 
     if (asker == 0) {
       FileLock lock(path);
       const bool locked = lock.try_lock() == FileLock::Attempt::kLocked;
-      ::_exit(locked ? 1 : lock.left_over() == child ? 2 : 3);
+      ::_exit(locked ? 1 : lock.surviving_process() == child ? 2 : 3);
     }
     int status = 0;
     ::waitpid(asker, &status, 0);

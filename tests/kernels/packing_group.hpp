@@ -10,13 +10,13 @@ namespace ditrain::kernels {
 /// rows[i]: rows of member i, all rows of g in total; 0 for one that only packs.
 inline void run_as_packing_group(const ProductKernels& table, const GemmArgs& g, const std::vector<int64_t>& rows) {
   std::barrier meeting(int64_t(rows.size()));
-  const auto meet = [](const void* context) {
+  const auto barrier = [](const void* context) {
     const_cast<std::barrier<>*>(static_cast<const std::barrier<>*>(context))->arrive_and_wait();
   };
   PackingGroup packers{.members = int(rows.size()),
                        .most_rows = *std::max_element(rows.begin(), rows.end()),
                        .most_cols = g.n,
-                       .meet = meet,
+                       .barrier = barrier,
                        .context = &meeting};
   const Scratch shared(table.shared_bytes(g, packers));
   packers.shared = shared.get();

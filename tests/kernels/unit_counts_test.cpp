@@ -121,7 +121,7 @@ Predicted predict(const bench::ProductShape& shape) {
   const ProductKernels& table = amx_counted::bf16_products;
   std::barrier meeting(2);
   PackingGroup packers{.members = 2, .most_rows = shape.m / 2, .most_cols = shape.n, .context = &meeting};
-  packers.meet = [](const void* context) {
+  packers.barrier = [](const void* context) {
     const_cast<std::barrier<>*>(static_cast<const std::barrier<>*>(context))->arrive_and_wait();
   };
   const Pages shared(table.shared_bytes(g, packers));

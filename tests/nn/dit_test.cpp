@@ -32,9 +32,9 @@ void randomise(nn::Model& model, float deviation = 0.15f) {
 
 struct Crew {
   int workers = 1, clusters = 1;
-  ops::Cut cut = ops::Cut::kSamples;
+  ops::ClusterSplit cut = ops::ClusterSplit::kSamples;
   Crew(int n) : workers(n) {}  // NOLINT: a number of workers is a crew
-  Crew(int n, int groups, ops::Cut by) : workers(n), clusters(groups), cut(by) {}
+  Crew(int n, int groups, ops::ClusterSplit by) : workers(n), clusters(groups), cut(by) {}
 };
 
 struct Rig {
@@ -273,16 +273,18 @@ TEST_CASE("forward and backward give the same bits for 1, 2, 3 and 8 workers") {
 }
 
 TEST_CASE("clusters change no bit, whether samples or columns are cut") {
-  using ops::Cut;
+  using ops::ClusterSplit;
   const DType precision = GENERATE(DType::kF32, DType::kBF16);
   const bool fuse = GENERATE(true, false);
   const nn::ModelConfig config = GENERATE(false, true) ? small_variant(8, 12) : small(8, 12);
   const Outcome one = run(config, 1, precision, fuse, 4);
   for (const Crew& crew :
-       {Crew(2, 2, Cut::kSamples), Crew(2, 2, Cut::kN), Crew(5, 2, Cut::kSamples), Crew(5, 2, Cut::kN),
-        Crew(4, 4, Cut::kSamples), Crew(3, 3, Cut::kSamples), Crew(3, 3, Cut::kN)}) {
+       {Crew(2, 2, ClusterSplit::kSamples), Crew(2, 2, ClusterSplit::kN), Crew(5, 2, ClusterSplit::kSamples),
+        Crew(5, 2, ClusterSplit::kN), Crew(4, 4, ClusterSplit::kSamples), Crew(3, 3, ClusterSplit::kSamples),
+        Crew(3, 3, ClusterSplit::kN)}) {
     INFO(dtype_name(precision) << ", " << crew.workers << " workers in " << crew.clusters << " clusters, "
-                               << (crew.cut == Cut::kN ? "columns" : "samples") << (fuse ? ", fused" : ", in passes"));
+                               << (crew.cut == ClusterSplit::kN ? "columns" : "samples")
+                               << (fuse ? ", fused" : ", in passes"));
     CHECK(run(config, crew, precision, fuse, 4) == one);
   }
 }
@@ -295,12 +297,13 @@ TEST_CASE("clusters that have their own samples go through all blocks before the
     rig.pass.forward(rig.ctx);
     return std::pair(rig.ctx.meetings().of_team - before.of_team, rig.ctx.meetings().of_cluster - before.of_cluster);
   };
-  const auto columns = meetings(Crew(4, 2, ops::Cut::kN)), samples = meetings(Crew(4, 2, ops::Cut::kSamples));
+  const auto columns = meetings(Crew(4, 2, ops::ClusterSplit::kN)),
+             samples = meetings(Crew(4, 2, ops::ClusterSplit::kSamples));
   const int64_t depth = small(8, 12).depth;
   CHECK(columns.second == 0);
   CHECK(samples.second == 7 * depth);                     // four jobs of an attention half, three of an MLP half
   CHECK(columns.first - samples.first == 7 * depth - 1);  // all jobs of all blocks are one
-  CHECK(meetings(Crew(2, 2, ops::Cut::kSamples)).second == 0);
+  CHECK(meetings(Crew(2, 2, ops::ClusterSplit::kSamples)).second == 0);
 }
 
 TEST_CASE("fusing changes no bit of a pass in f32") {
@@ -349,7 +352,8 @@ TEST_CASE("what is kept and what is computed again changes no bit") {
   config.depth = 3;
   const DType precision = GENERATE(DType::kF32, DType::kBF16);
   std::vector<std::vector<float>> expected;
-  for (const Crew& crew : {Crew(1), Crew(2), Crew(3), Crew(2, 2, ops::Cut::kSamples), Crew(5, 2, ops::Cut::kSamples)})
+  for (const Crew& crew :
+       {Crew(1), Crew(2), Crew(3), Crew(2, 2, ops::ClusterSplit::kSamples), Crew(5, 2, ops::ClusterSplit::kSamples)})
     for (const auto& [name, recompute] : nn::words_of(nn::Recompute{})) {
       Rig rig(config, 4, crew, Mode::kTraining, recompute, precision);
       const Tensor dout = random_tensor(rig.pass.out().shape(), 7);
@@ -394,7 +398,7 @@ TEST_CASE("recompute modes have words") {
 }
 
 TEST_CASE("inference keeps nothing, gives the same bits and cannot go backward") {
-  const Crew crew = GENERATE(Crew(1), Crew(2, 2, ops::Cut::kSamples), Crew(5, 2, ops::Cut::kSamples));
+  const Crew crew = GENERATE(Crew(1), Crew(2, 2, ops::ClusterSplit::kSamples), Crew(5, 2, ops::ClusterSplit::kSamples));
   nn::ModelConfig config = small();
   config.depth = 4;
   Rig training(config, 4), inference(config, 4, crew, Mode::kInference);

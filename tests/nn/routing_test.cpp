@@ -30,7 +30,7 @@ const nn::Routes kInside{{0.5, 1, 3}}, kFromTheFirst{{0.3, 0, 1}, {0.75, 2, 3}},
 
 struct Crew {
   int workers = 1, clusters = 1;
-  ops::Cut cut = ops::Cut::kSamples;
+  ops::ClusterSplit cut = ops::ClusterSplit::kSamples;
 };
 
 struct Rig {
@@ -48,7 +48,7 @@ struct Rig {
     copy(random_tensor(pass.image().shape(), 2), pass.image());
     for (int64_t b = 0; b < batch; ++b) {
       pass.t()[size_t(b)] = double(100 + 300 * b), pass.conditions()[size_t(b)].label = b % 5;
-      pass.draw_kept(b, RandomKey(9, Stream::kRoute, 0, uint64_t(b)));
+      pass.draw_remaining_tokens(b, RandomKey(9, Stream::kRoute, 0, uint64_t(b)));
     }
   }
   void backward() {
@@ -82,28 +82,28 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {  // 
 }  // namespace
 
 TEST_CASE("as many tokens stay as the ratio says, and any set of them is as likely as another") {
-  CHECK(nn::Route{0.5}.kept(256) == 128);
-  CHECK(nn::Route{0.25}.kept(16) == 12);
-  CHECK(nn::Route{0.7}.kept(10) == 3);  // 0.7 * 10 is below 7 in f64
-  CHECK(nn::Route{0.5}.kept(5) == 3);   // int(2.5) leave
-  CHECK(nn::Route{0.999}.kept(16) == 1);
+  CHECK(nn::Route{0.5}.remaining_tokens(256) == 128);
+  CHECK(nn::Route{0.25}.remaining_tokens(16) == 12);
+  CHECK(nn::Route{0.7}.remaining_tokens(10) == 3);  // 0.7 * 10 is below 7 in f64
+  CHECK(nn::Route{0.5}.remaining_tokens(5) == 3);   // int(2.5) leave
+  CHECK(nn::Route{0.999}.remaining_tokens(16) == 1);
   const nn::Route route{0.6};
   constexpr int64_t kTokens = 5, kDraws = 20000;
   std::map<std::vector<int64_t>, int64_t> counts;
   for (uint64_t sample = 0; sample < kDraws; ++sample) {
-    std::vector<int64_t> kept(size_t(route.kept(kTokens)), -1);
-    nn::draw_kept(route, kTokens, RandomKey(1, Stream::kRoute, 3, sample), 0, kept.data());
-    CHECK((kept[0] >= 0 && kept[0] < kept[1] && kept[1] < kTokens));
-    ++counts[kept];
+    std::vector<int64_t> remaining(size_t(route.remaining_tokens(kTokens)), -1);
+    nn::draw_remaining_tokens(route, kTokens, RandomKey(1, Stream::kRoute, 3, sample), 0, remaining.data());
+    CHECK((remaining[0] >= 0 && remaining[0] < remaining[1] && remaining[1] < kTokens));
+    ++counts[remaining];
   }
   CHECK(counts.size() == 10);  // pairs of 5
   const double expected = kDraws / 10.0, deviation = std::sqrt(expected * 0.9);
-  for (const auto& [kept, count] : counts) CHECK(std::abs(double(count) - expected) < 4 * deviation);
+  for (const auto& [remaining, count] : counts) CHECK(std::abs(double(count) - expected) < 4 * deviation);
   // Routes of one sample draw from different numbers.
   std::vector<int64_t> first(4), second(4);
   const RandomKey key(1, Stream::kRoute, 0, 0);
-  nn::draw_kept({0.5}, 8, key, 0, first.data());
-  nn::draw_kept({0.5}, 8, key, 8, second.data());
+  nn::draw_remaining_tokens({0.5}, 8, key, 0, first.data());
+  nn::draw_remaining_tokens({0.5}, 8, key, 8, second.data());
   CHECK(first != second);
 }
 
@@ -131,9 +131,10 @@ TEST_CASE("routes change the same bits for any team, cut and recomputation, and 
   const nn::Routes routes = GENERATE(kInside, kFromTheFirst, kToTheLast);
   const nn::ModelConfig config = GENERATE(false, true) ? small_variant() : small();
   const DType precision = GENERATE(DType::kF32, DType::kBF16);
-  using ops::Cut;
+  using ops::ClusterSplit;
   std::optional<Outcome> expected;
-  for (const Crew& crew : {Crew{1}, Crew{3}, Crew{2, 2, Cut::kSamples}, Crew{5, 2, Cut::kSamples}, Crew{4, 2, Cut::kN}})
+  for (const Crew& crew : {Crew{1}, Crew{3}, Crew{2, 2, ClusterSplit::kSamples}, Crew{5, 2, ClusterSplit::kSamples},
+                           Crew{4, 2, ClusterSplit::kN}})
     for (const auto& [name, recompute] : nn::words_of(nn::Recompute{})) {
       Rig rig(config, {.want_input_gradient = true, .recompute = recompute, .precision = precision, .routes = routes},
               4, crew);
@@ -145,7 +146,7 @@ TEST_CASE("routes change the same bits for any team, cut and recomputation, and 
         CHECK(got == *expected);
       }
     }
-  for (const Crew& crew : {Crew{1}, Crew{5, 2, Cut::kSamples}}) {
+  for (const Crew& crew : {Crew{1}, Crew{5, 2, ClusterSplit::kSamples}}) {
     Rig inference(config, {.precision = precision, .routes = routes}, 4, crew, Mode::kInference);
     inference.pass.forward(inference.ctx);
     CHECK(to_vector(inference.pass.out()) == expected->out);
@@ -157,9 +158,9 @@ TEST_CASE("routes change the same bits for any team, cut and recomputation, and 
 TEST_CASE("the order in which the tokens that stay are given changes roundings only") {
   Rig ascending(small_variant(), {.want_input_gradient = true, .routes = kInside}),
       other(small_variant(), {.want_input_gradient = true, .routes = kInside});
-  const int64_t each = kInside[0].kept(small().tokens());
+  const int64_t each = kInside[0].remaining_tokens(small().tokens());
   for (int64_t b = 0; b < 4; ++b) {
-    const auto first = other.pass.kept(0).begin() + b * each;
+    const auto first = other.pass.remaining_tokens(0).begin() + b * each;
     std::reverse(first, first + each), std::swap(first[1], first[4]);
   }
   const Outcome a = run(ascending), b = run(other);
@@ -179,13 +180,13 @@ TEST_CASE("tokens on a route do not see the others, nor are they seen") {
   };
   // Pixel (0, 0) of a token's patch, in input and output.
   const auto pixel = [](int64_t token) { return size_t(token / 6 * 2 * 12 + token % 6 * 2); };
-  const std::vector<int64_t> kept = rig.pass.kept(0);
-  REQUIRE(kept.size() == 12);
-  const auto stays = [&](int64_t t) { return std::find(kept.begin(), kept.end(), t) != kept.end(); };
+  const std::vector<int64_t> remaining = rig.pass.remaining_tokens(0);
+  REQUIRE(remaining.size() == 12);
+  const auto stays = [&](int64_t t) { return std::find(remaining.begin(), remaining.end(), t) != remaining.end(); };
   const std::vector<float> before = out();
-  for (const bool change_kept : {false, true}) {
+  for (const bool change_remaining : {false, true}) {
     int64_t changed = 0;
-    while (stays(changed) != change_kept) ++changed;
+    while (stays(changed) != change_remaining) ++changed;
     const size_t at = pixel(changed);
     {
       const Pin<float> image(rig.pass.image());
@@ -197,8 +198,8 @@ TEST_CASE("tokens on a route do not see the others, nor are they seen") {
       image[int64_t(at)] -= 1;
     }
     for (int64_t t = 0; t < config.tokens(); ++t) {
-      INFO("token " << t << " where " << changed << " changes, which " << (change_kept ? "stays" : "leaves"));
-      const bool sees = t == changed || (change_kept && stays(t));
+      INFO("token " << t << " where " << changed << " changes, which " << (change_remaining ? "stays" : "leaves"));
+      const bool sees = t == changed || (change_remaining && stays(t));
       CHECK((before[pixel(t)] != after[pixel(t)]) == sees);
     }
   }

@@ -47,7 +47,7 @@ std::vector<double> values_of(const Tensor& t) {
 
 struct Crew {
   int workers = 1, clusters = 1;
-  ops::Cut cut = ops::Cut::kSamples;
+  ops::ClusterSplit cut = ops::ClusterSplit::kSamples;
 };
 
 // The model of the fixture.
@@ -117,7 +117,7 @@ TEST_CASE("a U-ViT gives the same bits for any team, cut and recomputation, and 
   Rig one(options);
   one.run();
   const std::vector<float> results = one.results();
-  for (const Crew& crew : {Crew{3}, Crew{2, 2}, Crew{4, 2, ops::Cut::kN}}) {
+  for (const Crew& crew : {Crew{3}, Crew{2, 2}, Crew{4, 2, ops::ClusterSplit::kN}}) {
     CAPTURE(crew.workers, crew.clusters);
     Rig rig(options, crew);
     rig.run();

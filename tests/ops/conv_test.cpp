@@ -118,7 +118,7 @@ TEST_CASE("attention of one head keeps the workers of all clusters busy, whether
   parallel::Team team({.num_workers = 4, .num_clusters = 2});
   const Tensor qkv = random_tensor({1, 256, 3 * 16}, 1);
   std::vector<std::vector<float>> results;
-  for (const ops::Cut cut : {ops::Cut::kSamples, ops::Cut::kN}) {
+  for (const ops::ClusterSplit cut : {ops::ClusterSplit::kSamples, ops::ClusterSplit::kN}) {
     ops::Context ctx(team, cut);
     const Tensor out({1, 256, 16}), lse({1, 1, 256});
     const size_t before = memory::system_memory().allocations();

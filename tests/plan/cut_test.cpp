@@ -6,7 +6,7 @@
 
 using namespace ditrain;
 using Catch::Contains;
-using ops::Cut;
+using ops::ClusterSplit;
 
 namespace {
 
@@ -23,24 +23,24 @@ TEST_CASE("auto cuts what clusters would read less of") {
   const config::Config b = model("DiT-B/2"), xl = model("DiT-XL/2");
   CHECK(plan::plan_cut(b, 8, {1}).why == "one cluster: nothing is cut over clusters");
   // 12 C^2 = 7.08 M weights against 7 M C = 11.01 M inputs of 2,048 rows, one of them twice
-  CHECK(plan::plan_cut(b, 8, {1, 1}).cut == Cut::kSamples);
+  CHECK(plan::plan_cut(b, 8, {1, 1}).cut == ClusterSplit::kSamples);
   CHECK_THAT(plan::plan_cut(b, 8, {1, 1}).why,
              Contains("each reads 12.6 M values per block this way, 14.5 M the other way"));
-  CHECK(plan::plan_cut(xl, 4, {1, 1}).cut == Cut::kN);
-  CHECK(plan::plan_cut(xl, 8, {1, 1}).cut == Cut::kSamples);
-  CHECK(plan::plan_cut(b, 7, {1, 1}).cut == Cut::kN);
+  CHECK(plan::plan_cut(xl, 4, {1, 1}).cut == ClusterSplit::kN);
+  CHECK(plan::plan_cut(xl, 8, {1, 1}).cut == ClusterSplit::kSamples);
+  CHECK(plan::plan_cut(b, 7, {1, 1}).cut == ClusterSplit::kN);
   CHECK_THAT(plan::plan_cut(b, 7, {1, 1}).why, Contains("7 samples do not divide"));
 }
 
 TEST_CASE("auto weighs what lies in other domains by their bandwidth") {
   const config::Config xl = model("DiT-XL/2");
   // W = 15.93 M weights, I = 12.39 M inputs: n reads fewer values, but more of them from the other domain
-  CHECK(plan::plan_cut(xl, 6, {1, 1}).cut == Cut::kN);
-  CHECK(plan::plan_cut(xl, 6, {1, 1}, {.own = 40, .other = 40}).cut == Cut::kN);
-  CHECK(plan::plan_cut(xl, 6, {1, 1}, {.own = 40, .other = 16}).cut == Cut::kSamples);
+  CHECK(plan::plan_cut(xl, 6, {1, 1}).cut == ClusterSplit::kN);
+  CHECK(plan::plan_cut(xl, 6, {1, 1}, {.own = 40, .other = 40}).cut == ClusterSplit::kN);
+  CHECK(plan::plan_cut(xl, 6, {1, 1}, {.own = 40, .other = 16}).cut == ClusterSplit::kSamples);
   CHECK_THAT(plan::plan_cut(xl, 6, {1, 1}, {.own = 40, .other = 16}).why,
              Contains("40 GB/s from its own memory, 16 from others'"));
-  CHECK(plan::plan_cut(xl, 2, {1, 1}, {.own = 40, .other = 16}).cut == Cut::kN);
+  CHECK(plan::plan_cut(xl, 2, {1, 1}, {.own = 40, .other = 16}).cut == ClusterSplit::kN);
 }
 
 TEST_CASE("bandwidths of domains are measured where there are clusters") {
@@ -53,30 +53,30 @@ TEST_CASE("bandwidths of domains are measured where there are clusters") {
 
 TEST_CASE("auto leaves samples together where small clusters would hold up the large ones") {
   const config::Config b = model("DiT-B/2");
-  CHECK(plan::plan_cut(b, 8, {38, 37}).cut == Cut::kSamples);
-  CHECK(plan::plan_cut(b, 8, {4, 3}).cut == Cut::kN);
+  CHECK(plan::plan_cut(b, 8, {38, 37}).cut == ClusterSplit::kSamples);
+  CHECK(plan::plan_cut(b, 8, {4, 3}).cut == ClusterSplit::kN);
   CHECK_THAT(
       plan::plan_cut(b, 8, {4, 3}).why,
       Contains("the smallest has 3 of 7 workers; with equal numbers of samples, 14 % of the workers would wait"));
   config::Config c = b;
-  c.parallel.cut = config::Cut::kSamples;
-  CHECK(plan::plan_cut(c, 8, {4, 3}).cut == Cut::kSamples);
+  c.parallel.cut = config::ClusterSplitChoice::kSamples;
+  CHECK(plan::plan_cut(c, 8, {4, 3}).cut == ClusterSplit::kSamples);
 }
 
 TEST_CASE("products of another library are not cut by samples, and the plan says so") {
   config::Config c = model("DiT-B/2");
   c.kernels.gemm = config::Gemm::kRef;
   CHECK(plan::plan_cut(c, 8, {1, 1}).why == "nothing is cut over clusters (kernels.gemm: ref)");
-  c.parallel.cut = config::Cut::kN;
-  CHECK(plan::plan_cut(c, 8, {1, 1}).cut == Cut::kN);
+  c.parallel.cut = config::ClusterSplitChoice::kN;
+  CHECK(plan::plan_cut(c, 8, {1, 1}).cut == ClusterSplit::kN);
 }
 
 TEST_CASE("a cut that is asked for is made, or refused") {
   config::Config c = model("DiT-B/2");
-  c.parallel.cut = config::Cut::kN;
-  CHECK(plan::plan_cut(c, 8, {1, 1}).cut == Cut::kN);
-  c.parallel.cut = config::Cut::kSamples;
-  CHECK(plan::plan_cut(c, 4, {1, 1, 1, 1}).cut == Cut::kSamples);
+  c.parallel.cut = config::ClusterSplitChoice::kN;
+  CHECK(plan::plan_cut(c, 8, {1, 1}).cut == ClusterSplit::kN);
+  c.parallel.cut = config::ClusterSplitChoice::kSamples;
+  CHECK(plan::plan_cut(c, 4, {1, 1, 1, 1}).cut == ClusterSplit::kSamples);
   CHECK_THROWS_WITH(plan::plan_cut(c, 6, {1, 1, 1, 1}),
                     Contains("got a micro-batch of 6 for 4 clusters, expected a multiple"));
   CHECK_THROWS_AS(plan::plan_cut(c, 6, {1, 1, 1, 1}), InputError);

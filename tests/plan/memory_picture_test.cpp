@@ -19,7 +19,7 @@ constexpr size_t kBulk = memory::tier("bulk"), kDisk = memory::tier("disk");
 automem::Plan small_plan() {
   automem::Plan plan{.uses = {.tensors = {{"a", 6 * kMiB}, {"b", 4 * kMiB}, {"c", 2 * kMiB}}, .points = {}},
                      .capacity = {.fixed_bytes = 2 * kMiB, .pool_bytes = 8 * kMiB, .tier_bytes = {24 * kMiB, 0}},
-                     .homes = {{.tier = kBulk, .in_place = true}, {.tier = kBulk}, {.tier = kBulk}},
+                     .backing_slots = {{.tier = kBulk, .in_place = true}, {.tier = kBulk}, {.tier = kBulk}},
                      .machine = {}};
   const auto point = [&](Phase phase, const char* name) { plan.uses.points.push_back({phase, name, {}}); };
   point(Phase::kForward, "blocks.0");
@@ -83,7 +83,7 @@ TEST_CASE("a slow tier that has tensors is drawn as a level, what is used in pla
   CHECK_THAT(chart, Contains("bulk tier of 24.0 MiB: 12.0 MiB in use, 6.0 MiB of them in place"));
 
   plan.capacity.tier_bytes = {SIZE_MAX, 8 * kMiB};
-  plan.homes[2].tier = kDisk, plan.tier_bytes = {10 * kMiB, 2 * kMiB};
+  plan.backing_slots[2].tier = kDisk, plan.tier_bytes = {10 * kMiB, 2 * kMiB};
   svg = plan::memory_svg({}, &plan);
   CHECK_THAT(chart_of(svg, "bulk"), Contains("bulk tier, as large as needed (memory.bulk_gib): 10.0 MiB in use, 6.0"));
   CHECK_THAT(chart_of(svg, "disk"), Contains("disk tier of 8.0 MiB: 2.0 MiB in use<"));

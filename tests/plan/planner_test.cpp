@@ -15,8 +15,8 @@ using Catch::Contains;
 
 namespace {
 
-Platform cluster(double gbit_per_s, double memory_gb) {
-  Platform p;
+ClusterDescription cluster(double gbit_per_s, double memory_gb) {
+  ClusterDescription p;
   p.name = "cluster", p.nodes = 2, p.dies_per_node = 2;
   p.die = {.cores = 3, .flop_f32_per_s = 1e12, .share = 0.5, .memory_gb = memory_gb, .memory_gb_per_s = 100};
   p.inside = {.gb_per_s = 20, .latency_us = 1};
@@ -24,7 +24,7 @@ Platform cluster(double gbit_per_s, double memory_gb) {
   return p;
 }
 
-ClusterPlan planned(const config::Config& config, const Platform& platform) {
+ClusterPlan planned(const config::Config& config, const ClusterDescription& platform) {
   return plan_cluster(config, {}, machine_of(platform, DType::kF32));
 }
 
@@ -42,7 +42,7 @@ const PlannedRun* find(const std::vector<PlannedRun>& runs, const Choice& c) {
 TEST_CASE("planner: the order is that of the predicted time, and what computes more loses") {
   config::Config config = test::small_config();
   config.train.global_batch = 16;
-  Platform slow = cluster(100, 16);
+  ClusterDescription slow = cluster(100, 16);
   slow.die.flop_f32_per_s = 1e10;  // the time is that of the computation
   const ClusterPlan plan = planned(config, slow);
   REQUIRE(plan.fitting.size() > 20);
@@ -79,7 +79,7 @@ TEST_CASE("planner: on a slow network bf16 on the wire counts, and the report sa
 TEST_CASE("planner: what does not fit is left out, by how much is told, and tiers come in") {
   config::Config config = test::small_config();
   config.model.hidden_size = 256, config.model.depth = 6, config.train.global_batch = 32;
-  Platform small = cluster(100, 0.35);
+  ClusterDescription small = cluster(100, 0.35);
   const ClusterPlan plan = planned(config, small);
   REQUIRE(!plan.fitting.empty());
   REQUIRE(!plan.too_large.empty());
@@ -118,7 +118,7 @@ TEST_CASE("planner: rules of configs exclude placements, and a batch that divide
 TEST_CASE("planner: outer steps are planned, cost less on a slow network, and are told") {
   config::Config config = test::small_config();
   config.train.global_batch = 8;
-  const Platform slow = cluster(0.01, 16);
+  const ClusterDescription slow = cluster(0.01, 16);
   const double plain_s = planned(config, slow).fitting.front().step.total_s;
   config.dist.outer = optim::OuterConfig{.every = 20};
   const ClusterPlan plan = planned(config, slow);
@@ -134,7 +134,7 @@ TEST_CASE("planner: outer steps are planned, cost less on a slow network, and ar
   CHECK(overlapped.fitting.front().step.total_s < best.step.total_s);
   CHECK_THAT(describe(overlapped, ""), Contains("hides behind the next steps"));
 
-  Platform node = slow;
+  ClusterDescription node = slow;
   node.nodes = 1, node.tree.clear();
   CHECK_THROWS_WITH(planned(config, node), Contains("[plan] dist.outer averages over nodes") && Contains("--nodes N"));
   config.dist.simulate_link = dist::LinkModel{.hosts = 2};

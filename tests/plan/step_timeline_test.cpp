@@ -13,8 +13,8 @@ using namespace ditrain::plan;
 namespace {
 
 // Two racks of 4 nodes; 10^9 bytes per second to a node, 10^9 from a rack.
-Platform racks(int nodes = 8) {
-  Platform p;
+ClusterDescription racks(int nodes = 8) {
+  ClusterDescription p;
   p.name = "racks", p.nodes = nodes, p.dies_per_node = 2;
   p.die = {.cores = 4, .flop_f32_per_s = 2e12, .share = 0.5, .memory_gb = 8, .memory_gb_per_s = 72};
   p.inside = {.gb_per_s = 10, .latency_us = 0};
@@ -103,7 +103,7 @@ Ticks by_ticks(const StepTimes& t) {
 TEST_CASE("sums between nodes take what their links carry, by hand") {
   const double bytes = 8e9;
   // 8 nodes: each sends 7/8 of it at 1 GB/s; 4 nodes of a rack send half of theirs, 16 GB, over 1 GB/s.
-  const Platform p = racks();
+  const ClusterDescription p = racks();
   const TransferTime sum = NetworkTime(p, 2).allreduce(bytes);
   CHECK(sum.before_s == Approx(0.4));  // half of it at 10 GB/s
   CHECK(sum.wire_s == Approx(2 * (16 + 4e-6)));
@@ -113,12 +113,12 @@ TEST_CASE("sums between nodes take what their links carry, by hand") {
   CHECK(NetworkTime(p, 2).reduce_scatter(bytes).total_s() == Approx(sum.total_s() / 2));
   CHECK(NetworkTime(p, 2).allgather(bytes).total_s() == Approx(sum.total_s() / 2));
   // In one rack only the nodes' own links count: 3/4 of it.
-  const Platform rack = racks(4);
+  const ClusterDescription rack = racks(4);
   CHECK(NetworkTime(rack, 1).allreduce(bytes).wire_s == Approx(2 * (6 + 2e-6)));
   // 5 nodes: a rack of 4 sends 4 x 1/5 of 8 GB over its link, the same as a node its 4/5.
-  const Platform five = racks(5);
+  const ClusterDescription five = racks(5);
   CHECK(NetworkTime(five, 1).allreduce(bytes).wire_s == Approx(2 * (6.4 + 4e-6)));
-  const Platform node = racks(1);
+  const ClusterDescription node = racks(1);
   CHECK(NetworkTime(node, 1).allreduce(bytes).total_s() == 0);
   CHECK(NetworkTime(node, 2).node_sum_s(bytes, 2) == Approx(0.8));
 }
@@ -167,8 +167,8 @@ TEST_CASE("a step's order of things is that of a clock that ticks") {
 TEST_CASE("a step on a cluster: what hides, what does not, and what shards change") {
   config::Config config = test::small_config();
   config.train.global_batch = 16;
-  const Platform p = racks();
-  const auto step_of = [&](const config::Config& c, const Platform& platform, int per_node) {
+  const ClusterDescription p = racks();
+  const auto step_of = [&](const config::Config& c, const ClusterDescription& platform, int per_node) {
     RankPlace place{.cluster_sizes = {4}};
     place.ranks_on_node = per_node;
     return predict_step(plan_briefly(c, platform.nodes * per_node, place), rates_of(platform.die, DType::kF32),
@@ -186,7 +186,7 @@ TEST_CASE("a step on a cluster: what hides, what does not, and what shards chang
   CHECK(eight.exposed_s > 0);
   CHECK(eight.total_s == Approx(eight.compute_s + eight.weights_s + eight.update_s + eight.exposed_s));
   CHECK(eight.exposed_s < eight.wire_s + 1e-9);
-  Platform fast = p;
+  ClusterDescription fast = p;
   for (TreeLevel& level : fast.tree) level.gbit_per_s *= 1000, level.latency_us = 0;
   CHECK(step_of(config, fast, 1).exposed_s < eight.exposed_s / 10);
   config.dist.adaln = config::AdalnExchange::kReduce;
@@ -202,7 +202,7 @@ TEST_CASE("a step on a cluster: what hides, what does not, and what shards chang
 TEST_CASE("a step on a cluster: flat sums cost what they are, and outer steps a share") {
   config::Config config = test::small_config();
   config.train.global_batch = 16, config.dist.adaln = config::AdalnExchange::kReduce;
-  const Platform p = racks();
+  const ClusterDescription p = racks();
   const auto step_of = [&](int per_node) {
     RankPlace place{.cluster_sizes = {4}};
     place.ranks_on_node = per_node;

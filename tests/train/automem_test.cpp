@@ -61,7 +61,7 @@ struct Trainee {
         step(make_step()),
         allocated_bytes(memory::system_memory().bytes_in_use() - before) {
     copy(random_weights(model), model.parameters().values);
-    step.keep(model.parameters().values, model.parameters().ema_state());
+    step.copy_own_part(model.parameters().values, model.parameters().ema_state());
   }
   train::TrainStep make_step() {
     model.parameters().allocate(autograd::ParameterStore::For::kTraining, config.train.precision,

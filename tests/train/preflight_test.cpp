@@ -2,7 +2,6 @@
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "dist/thread_world.hpp"
 #include "support/small_config.hpp"
@@ -16,16 +15,16 @@ TEST_CASE("preflight: slow nodes, clocks and full disks are named") {
   std::vector<NodeFacts> nodes;
   for (const char* host : {"a", "b", "c", "d"})
     nodes.push_back({.host = host, .gemm_gflops = 100, .memory_gb_s = 50, .link_gbit_s = 20, .free_disk_gib = 10});
-  CHECK(train::judge(nodes, 10).problems.empty());
-  CHECK(train::judge(nodes, 10).slow_hosts.empty());
+  CHECK(train::find_problems(nodes, 10).problems.empty());
+  CHECK(train::find_problems(nodes, 10).slow_hosts.empty());
   nodes[1].gemm_gflops = 86, nodes[2].memory_gb_s = 30, nodes[3].link_gbit_s = 2, nodes[3].memory_gb_s = 10;
   nodes[0].clock_s = 1, nodes[1].clock_s = -3;
-  const train::PreflightVerdict verdict = train::judge(nodes, 10.5);
+  const train::PreflightVerdict verdict = train::find_problems(nodes, 10.5);
   CHECK(verdict.slow_hosts == std::vector<std::string>{"c", "d"});
   REQUIRE(verdict.shares.size() == 4);
   CHECK(verdict.shares[1] == Approx(0.86));
   CHECK(verdict.shares[3] == Approx(0.1));
-  CHECK(train::judge(nodes, 10, 0.5).slow_hosts == std::vector<std::string>{"d"});
+  CHECK(train::find_problems(nodes, 10, 0.5).slow_hosts == std::vector<std::string>{"d"});
   const nlohmann::json json = nlohmann::json::parse(train::to_json(nodes, verdict));
   CHECK(json.at("slow") == nlohmann::json({"c", "d"}));
   CHECK(json.at("problems").size() == 8);

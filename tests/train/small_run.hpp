@@ -88,7 +88,7 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Conf
                          .segments = moves ? &moves->source() : nullptr});
     train::TrainStep step(plan, model, {comm, &summing}, ctx, {&*gradients, moves.get()});
     copy(random_weights(model), parameters.values);
-    step.keep(parameters.values, parameters.ema_state());
+    step.copy_own_part(parameters.values, parameters.ema_state());
     step.begin_phase(/*loaded=*/false);
     const int64_t share = config.train.global_batch / comm.world_size();
     dataset::Batch batch = random_batch(config, comm.rank() * share, share);

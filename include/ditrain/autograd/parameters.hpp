@@ -14,8 +14,8 @@
 
 namespace ditrain::autograd {
 
-/// The part of a tensor that a rank holds: the elements, seen as [outer, length, inner], with begin <= middle index <
-/// end.
+/// The part of a tensor that a rank holds: the elements, seen as [outer, length, inner], whose middle index is in
+/// [begin, end).
 struct Part {
   int64_t outer = 1, length = 1, inner = 1;
   int64_t begin = 0, end = 1;
@@ -67,8 +67,8 @@ class ParameterStore {
   /// Where the arenas live, and their sizes.
   struct Homes {
     memory::Allocator* home = &memory::system_memory();
-    memory::Allocator* gradients =
-        nullptr;                          ///< gradients live here instead (memory that ranks share); outlives the store
+    /// If not null, gradients live here instead (memory that ranks share); it outlives the store.
+    memory::Allocator* gradients = nullptr;
     std::vector<StateArray> states = {};  ///< state arrays of the optimiser, see optim::state_arrays
     /// The slices (some may be empty) whose EMA and states this rank keeps, packed in this order (ZeRO-1). No slices:
     /// it keeps all.

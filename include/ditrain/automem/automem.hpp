@@ -31,7 +31,8 @@ class AutoMem {
     std::vector<int> copy_pus = {};
     std::optional<memory::SimulatedBulk> simulate = {};
   };
-  /// Errors: InputError if a tier cannot be allocated
+  /// Errors: InputError for a disk tier that check_disk refuses, and as Residency; RunError if the system has no memory
+  /// or threads left
   AutoMem(Plan plan, const Setup& setup);
   ~AutoMem();
 

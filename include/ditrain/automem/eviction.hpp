@@ -22,32 +22,32 @@ namespace ditrain::automem {
 /// evicts only as much as is needed, clean tensors without a copy.
 enum class Strategy { kPaper, kPlanned };
 
-/// The place of a tensor in a slow tier. A tensor that is used in place never leaves it.
-struct Home {
+/// The slot of a tensor in a slow tier. A tensor that is used in place never leaves it.
+struct BackingSlot {
   memory::Backing* backing = nullptr;
   size_t offset = 0;
   bool in_place = false;
   size_t tier = 0;  ///< the backing's row of memory::kTiers
 };
 
-/// Where a tensor is. It goes through kAway, kComing and kHere and, if the slow tier has other bytes, one of the next
-/// three. When its copy out is over, it is kAway or, if it was used or written meanwhile, kHere.
-enum class Place {
-  kAway,       ///< in its slow tier, or nowhere if it has no contents
-  kComing,     ///< has a slot and is being copied in
-  kHere,       ///< in its slot
-  kCopiedOut,  ///< here, is being copied out and stays
-  kLeaving,    ///< here, and leaves as soon as it has been copied out
-  kMakesRoom,  ///< as kLeaving, and another tensor waits for its slot
-  kInPlace,    ///< used in its slow tier
+/// Where a tensor is. It goes through kNotResident, kCopyingIn and kResident and, if the slow tier has other bytes, one
+/// of the next three. When its copy out is over, it is kNotResident or, if it was used or written meanwhile, kResident.
+enum class ResidencyState {
+  kNotResident,       ///< in its slow tier only, or nowhere if it has no contents
+  kCopyingIn,         ///< has a slot and is being copied in
+  kResident,          ///< in its slot
+  kCopyingOut,        ///< in its slot, is being copied out and stays
+  kEvicting,          ///< in its slot, which is freed as soon as it has been copied out
+  kEvictingForOther,  ///< as kEvicting, and another tensor waits for its slot
+  kInPlace,           ///< used in its slow tier
 };
 
 /// What is known of the contents of a tensor.
 struct Contents {
-  bool exist = false;     ///< written at least once
-  bool dirty = false;     ///< the slow tier has other bytes, or none
-  int64_t fresh_at = -1;  ///< time of the use whose contents are here, or are being written
-  int64_t version = 0;    ///< counts writes
+  bool exist = false;           ///< written at least once
+  bool dirty = false;           ///< the slow tier has other bytes, or none
+  int64_t overwritten_at = -1;  ///< time of the use whose contents are here, or are being written
+  int64_t version = 0;          ///< counts writes
   void note_write() { exist = dirty = true, ++version; }
 };
 
@@ -57,17 +57,19 @@ struct Movable {
   std::string name;
   size_t bytes = 0;  ///< whole blocks
   Written written = Written::kInForward;
-  Home home;
+  BackingSlot backing_slot;
   bool needs_help = false;  ///< workers carry out its copies, see CopyQueue::needs_help
-  Place place = Place::kAway;
+  ResidencyState state = ResidencyState::kNotResident;
   size_t slot = 0;
   Contents contents = {};
-  int wanted = 0;       ///< threads that wait for it; it does not leave before they have held it
-  int64_t ticket = -1;  ///< ticket of its last copy
+  int waiting_threads = 0;  ///< threads that wait for it; it does not leave before they have held it
+  int64_t ticket = -1;      ///< ticket of its last copy
 
-  bool is_being_copied_out() const { return place >= Place::kCopiedOut && place <= Place::kMakesRoom; }
-  bool is_being_copied() const { return place == Place::kComing || is_being_copied_out(); }
-  bool is_here() const { return place >= Place::kHere; }
+  bool is_being_copied_out() const {
+    return state >= ResidencyState::kCopyingOut && state <= ResidencyState::kEvictingForOther;
+  }
+  bool is_being_copied() const { return state == ResidencyState::kCopyingIn || is_being_copied_out(); }
+  bool is_resident() const { return state >= ResidencyState::kResident; }
 };
 
 /// Expected seconds of each point and rates of the tiers. Without points all copies begin at once.
@@ -89,22 +91,23 @@ class EvictionPolicy {
   void set_times(Times times) { times_ = std::move(times); }
 
   /// Whether the use at that time overwrites all contents of the tensor.
-  bool is_fresh(const Movable& tensor, int64_t time) const;
+  bool is_overwritten(const Movable& tensor, int64_t time) const;
   /// Whether the contents have no further use before they are written again.
   bool is_dead(const Movable& tensor) const;
   /// Whether contents would be lost if the tensor left without a copy.
   bool needs_copy(const Movable& tensor) const { return tensor.contents.dirty && !is_dead(tensor); }
   /// The cost of taking away the tensor's slot for another whose next use is `distance` points from now; none: it
   /// cannot be taken.
-  std::optional<double> cost_of(const Movable& tensor, int64_t distance, Victims victims) const;
+  std::optional<double> eviction_cost(const Movable& tensor, int64_t distance, Victims victims) const;
   /// Whether Algorithm 1 evicts the tensor after a point: it does unless the points under way or next use it.
-  bool leaves_behind(const Movable& tensor) const;
+  bool evicts_after_use(const Movable& tensor) const;
 
-  int64_t horizon() const;  ///< how many points from now tensors are prefetched
-  bool comes_ahead(const Movable& tensor, int64_t distance) const;
+  int64_t prefetch_horizon() const;  ///< how many points from now tensors are prefetched
+  /// Whether the tensor is not resident, is next used `distance` points from now, and can be copied without workers.
+  bool wants_prefetch(const Movable& tensor, int64_t distance) const;
   /// Which tensors may be evicted now for prefetches. Copies have to begin if, for some later point, copying in all
   /// that is needed by then would take as long as the time until that point.
-  Victims victims_ahead(size_t free_bytes) const;
+  Victims prefetch_victims(size_t free_bytes) const;
 
  private:
   const Strategy strategy_;

@@ -19,7 +19,7 @@ struct Capacity {
   memory::PerTier<size_t> tier_bytes = {};
 };
 
-struct PlannedHome {
+struct PlannedSlot {
   size_t tier = 0;  ///< row of memory::kTiers
   size_t offset = 0;
   bool in_place = false;
@@ -29,8 +29,8 @@ struct Plan {
   Uses uses;
   Strategy strategy = Strategy::kPlanned;
   Capacity capacity;
-  std::vector<PlannedHome> homes;           ///< one per tensor of the uses
-  memory::PerTier<size_t> tier_bytes = {};  ///< bytes that homes take of each tier
+  std::vector<PlannedSlot> backing_slots;   ///< one per tensor of the uses
+  memory::PerTier<size_t> tier_bytes = {};  ///< bytes that backing_slots take of each tier
   Machine machine;
   std::string copying = {};  ///< reason for machine.copy_by; "": there was no choice
   std::string assumed = {};  ///< text on rates that were not measured; "": all were
@@ -56,7 +56,7 @@ Forecast forecast_of(const Plan& plan);
 void choose_fastest(Plan& plan);
 
 /// Recomputes margin and forecast with measured times and rates, and changes which tensors are used in place if another
-/// choice is clearly faster. Homes stay. Returns whether that choice has changed.
+/// choice is clearly faster. Slots stay. Returns whether that choice has changed.
 bool plan_again(Plan& plan, const Machine& machine);
 
 /// Rates of a tier between two readings of its totals; the expected rates if nothing was copied.

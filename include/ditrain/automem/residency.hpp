@@ -4,10 +4,10 @@
 // Problem:      the pool is smaller than the tensors of a step. Copies have to end before a worker needs the tensor,
 //               and a slot has to be free before a copy can begin.
 // Difficulties: sizes differ, so that the free memory of the pool may be fragmented; any worker may hold a tensor at
-//               any time; what was written has to be copied out before its place is given away.
+//               any time; what was written has to be copied out before its slot is given away.
 // Abstractions: Uses (the points of a step and their tensors, known beforehand); StepClock (the next use of each
-//               tensor); EvictionPolicy (what may leave, what comes ahead); Movable (a tensor, its Place and Contents).
-//               This class has slots, copies and threads that wait.
+//               tensor); EvictionPolicy (what may be evicted, what is prefetched); Movable (a tensor, its
+//               ResidencyState and Contents). This class has slots, copies and threads that wait.
 //
 // The same class runs a simulated step, with a queue of copies that only counts time (simulate.hpp), so that the run
 // behaves as the plan.
@@ -49,8 +49,8 @@ class Residency final : public Mover, public StorageSource {
  public:
   struct Setup {
     Strategy strategy = Strategy::kPlanned;
-    std::vector<Home> homes = {};  ///< one per tensor of the uses
-    std::byte* pool = nullptr;     ///< memory of the fast tier, kBlock-aligned; may be null in a simulation
+    std::vector<BackingSlot> backing_slots = {};  ///< one per tensor of the uses
+    std::byte* pool = nullptr;  ///< memory of the fast tier, kBlock-aligned; may be null in a simulation
     size_t pool_bytes = 0;
     bool simulated = false;  ///< nothing touches memory
     /// `place` is called when a tensor gets a slot in the pool, before anything touches it; `release` when it loses it.
@@ -98,27 +98,27 @@ class Residency final : public Mover, public StorageSource {
   using Lock = std::unique_lock<std::mutex>;
 
   // Transitions of a tensor.
-  void become(Movable& tensor, Place place);
+  void become(Movable& tensor, ResidencyState state);
   void take_slot(Movable& tensor, size_t offset);
   void free_slot(Movable& tensor);
-  bool start(Movable& tensor, int64_t distance, Victims victims);
-  void settle(Movable& tensor);
-  bool evict(Movable& tensor, Place until_copied);
+  bool fetch(Movable& tensor, int64_t distance, Victims victims);
+  void make_resident(Movable& tensor);
+  bool evict(Movable& tensor, ResidencyState until_copied);
   bool drop(Movable& tensor);
-  void move_home(Movable& tensor, Lock& lock);
-  void leave_home(Movable& tensor);
+  void move_to_backing(Movable& tensor, Lock& lock);
+  void leave_backing(Movable& tensor);
   void copy(Movable& tensor, memory::Direction direction);
   void end_copy(Movable& tensor, int64_t version, const std::string& problem);
 
-  std::optional<double> cost_of(const Movable& tensor, int64_t distance, Victims victims) const;
-  bool make_room(Movable& tensor, int64_t distance, Victims victims);
-  bool clear_for(int64_t time);
+  std::optional<double> eviction_cost(const Movable& tensor, int64_t distance, Victims victims) const;
+  bool obtain_slot(Movable& tensor, int64_t distance, Victims victims);
+  bool evict_for(int64_t time);
   bool compact();
-  void pump();
-  void ask(Movable& tensor);
+  void prefetch();
+  void request(Movable& tensor);
   int64_t begin_point(int point);
-  bool gather(int64_t time, bool ahead);
-  bool gather_or_clear(int64_t time, bool& stuck);
+  bool fetch_uses(int64_t time, bool prefetches);
+  bool fetch_or_evict(int64_t time, bool& stuck);
   void wait(Lock& lock, bool for_release);
   void expect_no_problem() const;
   size_t free_bytes() const { return slots_.bytes() - slots_.used_bytes(); }
@@ -139,9 +139,9 @@ class Residency final : public Mover, public StorageSource {
   std::vector<double> shortest_s_;  // per point: its shortest time; 0: it never ran
   int waiting_ = 0;                 // number of clusters that wait
   double waiting_since_s_ = 0;
-  bool other_ = true;    // no point has begun yet, or none since code outside of the step read
-  bool helps_ = false;   // workers carry out some copies
-  int making_room_ = 0;  // tensors with Place::kMakesRoom; until they have left, no other copy in begins
+  bool other_ = true;           // no point has begun yet, or none since code outside of the step read
+  bool helps_ = false;          // workers carry out some copies
+  int evicting_for_other_ = 0;  // tensors in that state; until they have left, no other copy in begins
   std::string problem_;
   ResidencyTotals totals_;
 };

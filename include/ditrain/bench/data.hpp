@@ -1,6 +1,5 @@
 // Measures how many samples one loader thread makes per second, and how long a training step waits for them.
 #pragma once
-#include <string>
 
 #include "ditrain/bench/step.hpp"
 

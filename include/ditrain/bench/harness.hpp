@@ -91,8 +91,8 @@ class Harness {
     if (on_row) on_row(row);
     report_.rows.push_back(std::move(row));
   }
-  std::function<void(const Row&)> on_row =
-      {};  ///< called with every row that is added, so that long benches can show their progress
+  /// Called with every row that is added, so that long benches can show their progress.
+  std::function<void(const Row&)> on_row = {};
   void note(std::string line) { report_.notes.push_back(std::move(line)); }
   void note(const std::vector<std::string>& lines) {
     report_.notes.insert(report_.notes.end(), lines.begin(), lines.end());

@@ -6,7 +6,6 @@
 // Abstractions: an Experiment is a table or figure. It has Comparisons (what, the paper's number, ours) and says what
 //               differs.
 #pragma once
-#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -26,7 +25,7 @@ struct PaperBench {
   int64_t batch = 4;                                 ///< images per step
   std::vector<std::string> only = {};                ///< names of experiments; empty: all
   std::vector<std::string> sets = {};                ///< further config keys of measured steps
-  std::string platform = "platforms/ls_pilot.yaml";  ///< for simulated experiments, as plan::load_platform takes it
+  std::string platform = "platforms/ls_pilot.yaml";  ///< for simulated experiments, as plan::load_cluster takes it
   std::string out = {};                              ///< folder for paper.md and a picture per experiment; empty: none
 };
 
@@ -40,7 +39,7 @@ struct Experiment {
 const std::vector<Experiment>& paper_experiments();
 
 /// Measures the experiments, with the rows of the benches that they use; a note per experiment is its table.
-/// Errors:   InputError for names that are no experiment, and as the benches
+/// Errors:   InputError for names that are no experiment; RunError if a program that it starts fails; as the benches
 void bench_paper(Harness& harness, const PaperBench& bench);
 
 /// The table of an experiment in Markdown, what differs, and the picture's name if it has one.

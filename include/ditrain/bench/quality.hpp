@@ -36,8 +36,9 @@ struct QualityBench {
 ///           OUT/grid*.png (recipes side by side, first seed, last mark)
 /// An interrupted bench resumes when it is started again with the same --out, also on another machine that has the
 /// folder and the data under the same paths; new seeds and recipes are added to the existing ones.
-/// Errors:   InputError for configs that cannot run, names that are there twice, an --out of another comparison, fewer
-///           evaluations than a step takes, and without ditrain beside this program; RunError for a run that fails
+/// Errors:   InputError for configs that cannot run, names that are there twice, recipes with other data, data.vae,
+///           data.condition, an --out of another comparison, fewer evaluations than a step takes, and without ditrain
+///           beside this program; RunError for a run that fails
 void bench_quality(Harness& harness, const QualityBench& bench);
 
 }  // namespace ditrain::bench

@@ -2,7 +2,6 @@
 // configs/platforms. It reproduces the paper's Figures 10 and 11, and its strategies (Table 2) beyond one node.
 #pragma once
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,26 +12,27 @@
 namespace ditrain::bench {
 
 /// Algorithms that sum gradients over ranks, on n nodes.
-enum class Way {
+enum class SumAlgorithm {
   kTwoLevel,        ///< as the engine: node memory, then first ranks exchange slices, 2 (n-1)/n of the bytes
   kRing,            ///< one ring over all ranks: equal bytes, 2 (ranks - 1) latencies
   kShards,          ///< dist.shard_optimizer as the engine does it: two-level sums, then all-gather of new weights
   kReduceScatter,   ///< reduce-scatter to the nodes that own the shards, then all-gather: 2 (n-1)/n of the bytes
-  kOuter,           ///< dist.outer: no messages for every - 1 steps, then one all-reduce of the parameters
+  kOuter,           ///< dist.outer: no messages for outer_every - 1 steps, then one all-reduce of the parameters
   kOuterOverlapped  ///< as kOuter, with an all-reduce that overlaps with the next steps
 };
-inline constexpr Word<Way> kWays[] = {{"two_level", Way::kTwoLevel}, {"ring", Way::kRing},
-                                      {"shards", Way::kShards},      {"reduce_scatter", Way::kReduceScatter},
-                                      {"outer", Way::kOuter},        {"outer_overlapped", Way::kOuterOverlapped}};
-constexpr std::span<const Word<Way>> words_of(Way) { return kWays; }
+inline constexpr Word<SumAlgorithm> kSumAlgorithms[] = {
+    {"two_level", SumAlgorithm::kTwoLevel}, {"ring", SumAlgorithm::kRing},
+    {"shards", SumAlgorithm::kShards},      {"reduce_scatter", SumAlgorithm::kReduceScatter},
+    {"outer", SumAlgorithm::kOuter},        {"outer_overlapped", SumAlgorithm::kOuterOverlapped}};
+constexpr std::span<const Word<SumAlgorithm>> words_of(SumAlgorithm) { return kSumAlgorithms; }
 
 /// Limit of a simulated ring, which sends 2 (ranks - 1) dependent messages per bucket and rank.
 inline constexpr int kMostRingNodes = 64;
 
 struct SimulationOptions {
-  Way way = Way::kTwoLevel;
-  int64_t outer_every = 50;  ///< outer ways: steps per outer step (H)
-  int64_t steps = 0;         ///< steps after a first one (outer ways: times outer_every); 0: 1, with jitter 2
+  SumAlgorithm algorithm = SumAlgorithm::kTwoLevel;
+  int64_t outer_every = 50;  ///< outer algorithms: steps per outer step (H)
+  int64_t steps = 0;         ///< steps after a first one (outer algorithms: times outer_every); 0: 1, with jitter 2
   int rounds = 4;            ///< how many of the n - 1 equal rounds of a sum are simulated; 0: every message
   bool every_die = false;    ///< simulate the ranks of a node with messages; false: their time is a formula
   double jitter = 0;         ///< standard deviation of the logarithm of each die's compute time, anew in each step
@@ -49,7 +49,7 @@ struct ScaleBench {
   std::vector<int64_t> nodes = {};       ///< empty: 1, 2, 4, ... as many as the platform has, up to 1,024
   std::vector<std::string> models = {};  ///< empty: S, B, L, XL, or the recorded model
   std::vector<config::Strategy> strategies = {config::Strategy::kCftp};
-  std::vector<Way> ways = {Way::kTwoLevel};
+  std::vector<SumAlgorithm> algorithms = {SumAlgorithm::kTwoLevel};
   int64_t batch = 28;        ///< images per die (weak scaling; the paper: 112 on 4 dies); with a recording, per rank
   int64_t global_batch = 0;  ///< images on all nodes (strong scaling); 0: weak scaling
   std::vector<double> shares = {};  ///< shares of the peak that a die reaches; empty: the platform's
@@ -71,11 +71,11 @@ struct ScaleBench {
 /// Strategies: cftp has one rank per node, whose clusters are the dies; dp one rank per die; dp_tp is dp with the
 /// largest number of ranks per replica that divides dies and heads.
 /// Times     compute: FLOP of the plan (work_of) / (FLOP/s of the dies x share); update: 9 passes over the rank's
-///           parameters / bandwidth of its dies; sums in a node by Platform::inside. A recording gives compute and
-///           update as measured (medians of its steps but the first), for the batch per rank that it had.
+///           parameters / bandwidth of its dies; sums in a node by ClusterDescription::inside. A recording gives
+///           compute and update as measured (medians of its steps but the first), for the batch per rank that it had.
 /// Errors:   InputError for a platform with fewer nodes, dies that the model does not divide over, recordings of
-///           another build or config or without steps, a ring over more than kMostRingNodes, and in builds that lack
-///           SimGrid
+///           another build or config or without steps, a ring over more than kMostRingNodes, recordings whose shards or
+///           dist.outer differ from the algorithm, and in builds that lack SimGrid; RunError if a simulation fails
 void bench_scale(Harness& harness, const ScaleBench& bench);
 
 }  // namespace ditrain::bench

@@ -32,7 +32,7 @@ void write_checkpoint_state(const std::string& folder, const CheckpointState& st
 CheckpointState read_checkpoint_state(const std::string& folder);
 
 /// Copies this rank's part of a whole arena into a state of its store.
-using KeepState = std::function<void(const Tensor& whole, const autograd::OptimizerState& state)>;
+using CopyOwnPart = std::function<void(const Tensor& whole, const autograd::OptimizerState& state)>;
 
 /// Returns the checkpoint folder for `path`: a checkpoint folder, or a folder of checkpoints or a run folder, of which
 /// the latest complete checkpoint is taken.
@@ -66,10 +66,11 @@ struct GroupPlace {
 };
 
 /// Loads weights, EMA and states of a checkpoint folder into a store allocated for training; gradients become
-/// undefined. `keep` copies this rank's part of them; by default the rank keeps all. Arrays that exist per group are
-/// read for `place`; if the checkpoint has another number of groups, each gets the mean over them.
+/// undefined. `copy_own_part` copies this rank's part of them; by default the rank keeps all. Arrays that exist per
+/// group are read for `place`; if the checkpoint has another number of groups, each gets the mean over them.
 /// Errors:   as load_weights, and then the state is undefined
-void load_training_state(const std::string& folder, autograd::ParameterStore& parameters, const KeepState& keep = {},
-                         const std::vector<int>& pus = {}, const GroupPlace& place = {});
+void load_training_state(const std::string& folder, autograd::ParameterStore& parameters,
+                         const CopyOwnPart& copy_own_part = {}, const std::vector<int>& pus = {},
+                         const GroupPlace& place = {});
 
 }  // namespace ditrain::checkpoint

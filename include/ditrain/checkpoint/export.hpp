@@ -55,12 +55,12 @@ void export_public(const std::string& path, nn::Model& model, const config::Conf
 /// DiTPipeline, whose VAE is to be given when loading.
 /// Shapes:   q, k, v are thirds of qkv; the embedders of t and y are repeated in every block, as that class stores them
 /// Differs:  diffusers divides the exponents of its timestep frequencies by 127 where the reference divides by 128
-/// Errors:   InputError as check_diffusers and export_public
+/// Errors:   InputError as check_diffusers, and for a position table other than the sincos table; as export_public
 void export_diffusers(const std::string& folder, nn::Model& model, const config::Config& config, DType dtype);
 
-/// Errors:   InputError for a model that DiTTransformer2DModel cannot express: height other than width, no classes, no
-///           row for dropped labels (class_dropout 0), mlp_ratio other than 4, another kind of model, a parameter
-///           without a name there
+/// Errors:   InputError for a model that DiTTransformer2DModel cannot express: height other than width, given channels,
+///           metadata, no classes, no row for dropped labels (class_dropout 0), overlapping patches, rotary embedding,
+///           mlp_ratio other than 4, another kind of model, a parameter without a name there
 void check_diffusers(const nn::ModelConfig& model);
 /// Errors:   InputError for a process whose times diffusers' schedulers give to a model in another way: flow
 void check_diffusers(const diffusion::Config& diffusion);

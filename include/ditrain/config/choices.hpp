@@ -32,9 +32,10 @@ inline constexpr Word<Strategy> kStrategies[] = {
 constexpr std::span<const Word<Strategy>> words_of(Strategy) { return kStrategies; }
 
 /// How work is split over the thread clusters of a rank.
-enum class Cut { kAuto, kSamples, kN };
-inline constexpr Word<Cut> kCuts[] = {{"auto", Cut::kAuto}, {"samples", Cut::kSamples}, {"n", Cut::kN}};
-constexpr std::span<const Word<Cut>> words_of(Cut) { return kCuts; }
+enum class ClusterSplitChoice { kAuto, kSamples, kN };
+inline constexpr Word<ClusterSplitChoice> kClusterSplitChoices[] = {
+    {"auto", ClusterSplitChoice::kAuto}, {"samples", ClusterSplitChoice::kSamples}, {"n", ClusterSplitChoice::kN}};
+constexpr std::span<const Word<ClusterSplitChoice>> words_of(ClusterSplitChoice) { return kClusterSplitChoices; }
 
 /// What moves tensors between memory tiers: nothing; the paper's Algorithm 1, module by module; or a plan of the step.
 enum class AutoMem { kOff, kPaper, kPlanned };

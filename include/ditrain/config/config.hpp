@@ -43,7 +43,7 @@ struct ParallelConfig {
   int64_t clusters = 0;  ///< thread clusters per rank; 0: auto
   Strategy strategy = Strategy::kCftp;
   int64_t tensor_ranks = 0;  ///< ranks that share a replica (dp_tp); 0: auto
-  Cut cut = Cut::kAuto;
+  ClusterSplitChoice cut = ClusterSplitChoice::kAuto;
   int64_t comm_cores = -1;  ///< cores per rank that only communicate; -1: auto, 0: shared with workers
   bool smt = false;
 };
@@ -152,7 +152,8 @@ Config default_config();
 /// ("a.b=v") in order, then fills the sizes that model.name stands for. `path` is looked for in the working directory,
 /// then in share/ditrain/configs beside the folder of the running program, then in the installed configs. It makes no
 /// checks across keys: call `validate`.
-/// Errors:   InputError "[config] FILE:LINE: ..." for bad YAML, unknown, double or ill-typed keys, values out of range
+/// Errors:   InputError "[config] FILE:LINE: ..." for a file that is not found, bad YAML, unknown, double or ill-typed
+///           keys, values out of range
 Config load_config(const std::string& path, const std::vector<std::string>& sets = {},
                    const std::vector<std::string>& overlays = {});
 
@@ -167,8 +168,8 @@ bool learns_pixels(const Config& config);
 /// Warnings about settings that are allowed but seldom meant, each a sentence with what to change.
 std::vector<std::string> warnings(const Config& config);
 
-/// How training samples: as section sample says, clamped to [-1, 1] if data are pixels, and without guidance if the
-/// model was not trained without labels. Errors: InputError for a bad sample.steps
+/// The sampler settings of a training run: those of section sample, clamped to [-1, 1] for pixels, and without guidance
+/// unless the model was also trained without labels. Errors: InputError for a bad sample.steps
 diffusion::SamplerConfig sampler_of(const Config& config);
 /// The value of sample.guide for which the guide is the model itself with the token routes of its training.
 /// guide_routes returns these routes, or none for another guide.

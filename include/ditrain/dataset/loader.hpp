@@ -55,8 +55,8 @@ class Loader {
   /// Numerics: with bits = RandomKey(seed, Stream::kFlip, step, g).bits(0), sample g is
   ///           - mirrored left to right if random_flip and bit 0 is set,
   ///           - then, with augment: flips, mirrored top to bottom if bit 1 is set,
-  ///           - or, with augment: turns, turned by bits 2 and 3 quarters; with the mirroring that makes all eight
-  ///           positions
+  ///           - or, with augment: turns, turned by (bits 2 and 3) quarter turns, which with the mirroring gives all
+  ///             eight orientations
   /// Errors:   rethrows what loading the first bad sample of that batch threw, and again on every later call
   Batch next();
 
@@ -83,8 +83,8 @@ class Loader {
   const LoaderConfig config_;
   double wait_s_ = 0;
 
-  std::mutex
-      mutex_;  // guards all below, except the samples inside a batch, each of which belongs to the thread reading it
+  // Guards all below, except the samples inside a batch, each of which belongs to the thread that reads it.
+  std::mutex mutex_;
   std::condition_variable room_, ready_;
   std::vector<Slot> slots_;         // ring: step s lives in slot s % queue_batches
   int64_t take_step_, take_i_ = 0;  // the next sample to hand out

@@ -26,7 +26,8 @@ struct Rules {
 
 class Ddpm final : public Process {
  public:
-  /// Errors:   InputError if variance and learn_sigma contradict each other, and for a loss_weight of kl
+  /// Errors:   InputError if variance and learn_sigma contradict each other, for a loss_weight with
+  ///           loss kl, and for a min_snr_gamma that is not above 0
   Ddpm(const Config& config, bool learn_sigma);
 
   const Config& config() const { return config_; }

@@ -30,7 +30,8 @@ double logit_normal_time(double z, double mean, double deviation);
 
 class Flow final : public Process {
  public:
-  /// Errors:   InputError for learn_sigma, objective kl, and time keys out of range
+  /// Errors:   InputError for learn_sigma, loss kl, time keys or a noise_scale out of range, and for time_mean or
+  ///           time_deviation without logit_normal times
   Flow(const Config& config, bool learn_sigma);
 
   const Config& config() const { return config_; }

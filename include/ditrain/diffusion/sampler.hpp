@@ -26,8 +26,8 @@ struct SamplerConfig {
 
   /// Errors:   InputError that names the key for a sampler of another process, a spacing that does not suit the
   ///           process, eta outside [0, 1] or with a sampler that adds no noise of choice, a cfg_scale that is negative
-  ///           or not finite, a cfg_channels that is neither -1 nor at least 1, or a
-  ///           cfg_interval that does not rise within [0, 1]
+  ///           or not finite, a cfg_channels that is neither -1 nor at least 1, or a cfg_interval that does not rise
+  ///           within [0, 1]
   void validate(const Process& process) const;
 };
 

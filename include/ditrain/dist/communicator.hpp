@@ -21,7 +21,7 @@
 
 namespace ditrain::dist {
 
-/// What a reduction of gradients returns beside its sum.
+/// The results of a reduction of gradients other than the sum itself.
 struct ReductionOutcome {
   double sum_squares = 0;         ///< of the sums, in f64; bit-identical on all ranks; not finite if a sum is not
   double start_s = 0, end_s = 0;  ///< now_s() times between which it was under way

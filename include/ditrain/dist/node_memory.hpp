@@ -12,7 +12,7 @@
 
 namespace ditrain::dist {
 
-/// As an allocator it hands out this rank's part, as a single block, so that tensors can be in it.
+/// As an allocator it gives out this rank's part as a single block, so that a tensor can use it.
 class NodeMemory final : public memory::Allocator {
  public:
   /// Collective; the same arguments on all ranks. `bytes` (> 0) is the size of each part. Parts are zero and begin at

@@ -77,12 +77,12 @@ class ProgressThread {
 /// Wakes the progress thread that sleeps on the word, in whichever process.
 void raise_wake_flag(std::atomic<uint32_t>& word);
 
-/// The pause between two polls of something without a wake flag: none at first, then longer and longer.
+/// Pauses between polls of something without a wake flag: none at first, then increasingly long.
 class Backoff {
  public:
   void pause();
   void reset() { rounds_ = 0; }
-  /// For code that pauses by itself: the length of the next pause, and a count of pauses made.
+  /// For code that pauses by other means: the length of the next pause [s], and a call after each pause.
   double next_pause_s() const;
   void count() { rounds_ = rounds_ < 1000 ? rounds_ + 1 : rounds_; }
 

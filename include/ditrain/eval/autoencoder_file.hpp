@@ -34,7 +34,7 @@ class AutoencoderFile {
   std::string describe_scale() const;  ///< the factor, and whether it is assumed
   const std::string& weights_path() const;
   /// Advice for a number that the file lacks: which line to write in which config.json, so that all programs know it.
-  std::string how_to_tell(const char* key, double value) const;
+  std::string advice_on_setting(const char* key, double value) const;
 
   /// Bytes of the weights and of one image of height x width with `workers` workers: activations, image, latents and
   /// scratch.

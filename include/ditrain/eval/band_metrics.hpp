@@ -21,8 +21,8 @@ struct BandComparison {
   std::vector<PixelComparison> bands;  ///< in digital numbers
   /// (nir - red) / (nir + red), of quantities (number * scale + offset), as are the angles; none: a side lacks a band
   std::optional<PixelComparison> ndvi;
-  std::optional<PixelComparison>
-      angle;                      ///< of pixels against the mean spectrum of the real side, degrees; none: one band
+  /// Angles of pixels against the mean spectrum of the real side, degrees; none: one band
+  std::optional<PixelComparison> angle;
   double angle_of_means = 0;      ///< between the mean spectra, degrees
   std::string other_scales = {};  ///< bands for which the two sides state different scales or offsets
 };

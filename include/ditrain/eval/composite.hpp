@@ -20,7 +20,7 @@ struct Composite {
   std::string name;                ///< "true colour" or "false colour"
   std::vector<std::string> bands;  ///< bands shown as red, green and blue
   std::vector<double> low, high;   ///< quantities (number * scale + offset) that become 0 and 255
-  bool of_bytes = false;           ///< 8-bit numbers unstretched, for a comparison with pictures
+  bool unstretched = false;        ///< 8-bit numbers as they are, for a comparison with pictures
   bool operator==(const Composite&) const = default;
   std::string describe() const;  ///< "true colour (Red 12 to 200, Green ...)"
 };
@@ -32,7 +32,7 @@ std::vector<Composite> composites_of(const dataset::TileShards& reference, const
 
 /// True colour of 8-bit tiles, unstretched, for a comparison with pictures; empty for other tiles.
 /// Errors:   InputError: shards of different scales
-std::vector<Composite> composite_of_bytes(const dataset::TileShards& tiles);
+std::vector<Composite> unstretched_composite(const dataset::TileShards& tiles);
 
 /// The tiles at the path as pictures, [H, W, 3]. Missing pixels are filled (dataset::filled_plane); quantities are
 /// clamped to [low, high].

@@ -29,7 +29,7 @@ struct EvalImage {
 
 /// Converts model output [C, H, W] in about [-1, 1] to the values that it would have in a file: one or three channels
 /// are rounded to 8 bits, others stay f32.
-EvalImage as_in_a_file(const float* chw, const dataset::SampleShape& shape, std::string name);
+EvalImage round_as_saved(const float* chw, const dataset::SampleShape& shape, std::string name);
 
 /// Threads:  one caller at a time
 class ImageSet {
@@ -60,7 +60,7 @@ class ImageSet {
 ///   a folder of JPEG, PNG and BMP files, or of one sub-folder of them per class;
 ///   a .npz with an array `arr_0`, or a .npy, of images [N, H, W, C] or [N, H, W];
 ///   a safetensors file, or a folder of them, with [N, C, H, W] of `images`, `latents` or `samples` (ditsample's, in
-///   [-1, 1], see as_in_a_file).
+///   [-1, 1], see round_as_saved).
 /// Files are told apart by content. Where pictures lie beside shards the pictures are read, unless they cannot show
 /// what the shards hold (tiles, or a number of channels other than one and three). Tiles (tile_shards.hpp) keep their
 /// digital numbers; a missing one becomes the mean of the valid ones of its band in its tile.

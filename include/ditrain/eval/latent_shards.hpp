@@ -47,8 +47,8 @@ struct EncodingProgress {
 ///           those that training will draw)
 /// Numerics: a mirrored image draws the same noise as the image
 /// Errors:   InputError [out] if the folder holds other shards, or if another process writes to it, such as a rank left
-///           over from an earlier call; errors of the data set; RunError if the disk is full: complete shards stay, the
-///           unfinished one is removed
+///           over from an earlier call; errors of the data set; RunError for an image whose moments are not finite,
+///           and if the disk is full: complete shards stay, the unfinished one is removed
 void write_latent_shards(ops::Context& ctx, nn::Autoencoder& vae, const dataset::Dataset& data,
                          const LatentShards& shards, dist::Communicator& comm,
                          const std::function<void(const EncodingProgress&)>& progress = {});

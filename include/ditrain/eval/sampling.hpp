@@ -48,7 +48,7 @@ inline bool takes_guidance(const nn::ModelConfig& m) {
 /// Draws request.conditions.size() images with the weights that the model's parameters are bound to.
 /// Math:     x_T = noise 0 of the image; then diffusion::sample_loop, loop step k with noise k + 1. Noise k of image i
 ///           is kernels::fill_normal of RandomKey(seed, Stream::kSampleNoise, i, k), i counted from first_index. Routes
-///           of evaluation k of the guide: nn::draw_kept by RandomKey(seed, Stream::kRoute, i, k)
+///           of evaluation k of the guide: nn::draw_remaining_tokens by RandomKey(seed, Stream::kRoute, i, k)
 /// Shapes:   returns [n, in_channels, H, W]
 /// Numerics: bit-identical for any batch, number of workers and split of the images over calls
 /// Memory:   generate_bytes() for min(batch, n) images

@@ -6,8 +6,8 @@
 // written into a hidden temporary folder, synced, then renamed; `latest` is a relative symlink replaced by rename.
 // Temporary names have a random suffix: a process that outlives its run writes into nothing of the next one.
 // What is inside the files is not known here (module checkpoint). One process at a time may change DIR.
-// Errors:   a RunError names a folder, file or symlink if the system does not say whether it exists; it never counts as
-//           missing.
+// Errors:   a RunError names a file or symlink if the system does not say whether it exists; it never counts as
+//           missing. A folder of checkpoints that exists but cannot be listed: as fail_to_read.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -77,8 +77,7 @@ std::optional<int64_t> best_checkpoint(const std::string& dir);
 /// Moves the checkpoints after `step` aside, complete or not, to discarded_step_*. Returns their new paths.
 /// Errors:   RunError
 std::vector<std::string> discard_checkpoints_after(const std::string& dir, int64_t step);
-/// Removes what discard_checkpoints_after moved aside.
-/// Errors:   as prune_checkpoints
+/// Removes what discard_checkpoints_after moved aside. What cannot be removed stays, with a warning in the log.
 void remove_discarded(const std::string& dir);
 
 /// Keeps files of a checkpoint in DIR/step_..., also after the checkpoint is removed: as hard links, or as copies if

@@ -36,7 +36,7 @@ class FileLock {
   /// The description of the holder; if the holder has ended, also which process of its job still runs.
   std::string holder() const;
   /// If the holder has ended: a process that shares the lock and still runs; 0: it is on another node.
-  std::optional<pid_t> left_over() const;
+  std::optional<pid_t> surviving_process() const;
 
  private:
   Attempt set(short type, off_t begin);
@@ -51,7 +51,7 @@ std::string this_process();
 
 /// The lock FOLDER/.lock of a program that fills the folder with shards, made if it is missing: on rank 0. Waits a few
 /// seconds for a process that is ending; warns where the file system has no locks.
-/// Errors:   InputError [FOLDER] if another process writes to it
+/// Errors:   InputError [FOLDER] if another process writes to it; as make_output_folder and FileLock
 std::unique_ptr<FileLock> lock_output_folder(const std::string& folder);
 /// The same lock on the other ranks, once rank 0 has it: the folder is locked until the last rank has ended.
 /// Errors:   RunError [FOLDER] if rank 0 has lost it; InputError if the folder is not seen here

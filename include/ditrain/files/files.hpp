@@ -40,7 +40,6 @@ class FileWriter {
   void overwrite(uint64_t offset, const void* data, size_t bytes);  ///< inside what was written already
   /// Syncs and closes the file; nothing may follow. `synced` false: no fsync, for callers that sync the file later.
   void finish(bool synced = true);
-  uint64_t bytes_written() const { return bytes_written_; }
 
  private:
   void write_all(uint64_t offset, const void* data, size_t bytes);
@@ -56,8 +55,8 @@ class FileWriter {
 /// the old file stays.
 void write_file_atomically(const std::string& path, std::string_view content);
 
-/// Appends `line` and a newline in one write (creating the file); not synced. RunError on failure; a line of which only
-/// a part fitted is taken out of a regular file again. One process at a time may append.
+/// Appends `line` and a newline in one write (creating the file); not synced. RunError on failure; a line that
+/// was written only in part is removed again from a regular file. One process at a time may append.
 void append_line(const std::string& path, std::string_view line);
 
 /// The whole content of a regular file (any bytes). InputError if it is not a regular file or has more than

@@ -28,7 +28,7 @@ class Sha256 {
 };
 
 std::string sha256_of(std::string_view bytes);
-/// The SHA-256 of a whole file. Errors: InputError if it cannot be read
+/// The SHA-256 of a whole file. Errors: as MappedFile
 std::string sha256_of_file(const std::string& path);
 
 }  // namespace ditrain::files

@@ -14,7 +14,7 @@
 namespace ditrain::kernels {
 
 std::string chosen_isa();  ///< the best instruction set that runs here and is allowed; some families may lack it
-std::string kernels_in(const std::string& report);  ///< its kernels alone: equal where the same ones compute
+std::string kernels_in(const std::string& report);  ///< only the kernels in a dispatch_report(), for comparisons
 std::string dispatch_report();  ///< one line per family: the chosen kernels and why each better candidate was refused
 
 }  // namespace ditrain::kernels

@@ -133,7 +133,7 @@ struct PackingGroup {
   int member = 0, members = 1;           ///< members 1: the thread packs alone
   int64_t most_rows = 0, most_cols = 0;  ///< largest m and n over the group's calls (a member without rows has m = 0)
   void* shared = nullptr;                ///< gemm_shared_bytes, 64-byte aligned; reserved until all members return
-  void (*meet)(const void* context) = nullptr;  ///< barrier: returns when all members have called it
+  void (*barrier)(const void* context) = nullptr;  ///< returns when all members have called it
   const void* context = nullptr;
 };
 

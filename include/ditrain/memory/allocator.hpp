@@ -15,7 +15,7 @@ class Allocator {
   virtual std::string name() const = 0;
 
   /// Returns a zero-filled block of at least `bytes` (> 0), aligned to kAlignment.
-  /// Errors: RunError, with the bytes requested and in use, if the system has no memory left
+  /// Errors: RunError, with the bytes requested, if the system has no memory left
   void* allocate(size_t bytes);
   void deallocate(void* p, size_t bytes);
 

@@ -2,7 +2,7 @@
 // name, shape, initial values, split over ranks, names in other formats. State dict, initialisation, tensor-parallel
 // parts, counts of work, bytes that GEMMs read (parallel.cut: auto) and exports follow from there.
 //
-//   LinearWeights proj = block.linear({.name = "attn.proj", .weight = {C, C}, .cut = Cut::kInputs,
+//   LinearWeights proj = block.linear({.name = "attn.proj", .weight = {C, C}, .split = WeightSplit::kInputs,
 //                                      .diffusers = {"attn1.to_out.0"}});
 //
 // Layers are declared in the order of the reference's __init__, which is that of its state dict. The order of the
@@ -18,7 +18,7 @@ using autograd::ProductRows;
 
 /// How ranks that share a replica split a layer: each rank has all of it, or a part of its outputs (of every third for
 /// qkv, of either half for SwiGLU) or of its inputs. A bias is split with the outputs.
-enum class Cut { kNone, kOutputs, kHalves, kThirds, kInputs };
+enum class WeightSplit { kNone, kOutputs, kHalves, kThirds, kInputs };
 
 /// A linear layer, `name`.weight and `name`.bias.
 struct LinearDeclaration {
@@ -28,7 +28,7 @@ struct LinearDeclaration {
   ProductRows rows = ProductRows::kTokens;
   ParameterGroup group = ParameterGroup::kBlockMatrix;  ///< of the weight
   int64_t stacked = 1;                                  ///< see Parameter
-  Cut cut = Cut::kNone;
+  WeightSplit split = WeightSplit::kNone;
   bool offers_gradient = false;
   bool has_bias = true;
   Initial initial_bias = Initial::constant(0);
@@ -47,7 +47,7 @@ class Declarations {
   Parameter* parameter(Parameter declared) const;
 
  private:
-  Parameter* add(Parameter declared, Cut cut) const;
+  Parameter* add(Parameter declared, WeightSplit split) const;
 
   autograd::ParameterStore& store_;
   const TensorParallel& tensor_;

@@ -65,8 +65,9 @@ struct PassInputs {
   explicit PassInputs(int64_t batch) : t(size_t(batch)), conditions(size_t(batch)) {}
   std::vector<double> t;              ///< [B], as Process::model_time gives it
   std::vector<Condition> conditions;  ///< [B]; a dropped label is the null class; parts that the model lacks are unused
-  /// Per route, [B, K]: the tokens of each sample that stay, as draw_kept draws them. Initially the first K tokens.
-  std::vector<std::vector<int64_t>> kept = {};
+  /// Per route, [B, K]: the tokens of each sample that stay, as draw_remaining_tokens draws them. Initially the first K
+  /// tokens.
+  std::vector<std::vector<int64_t>> remaining_tokens = {};
 };
 
 /// Tensors that every block reads or passes on.
@@ -88,7 +89,7 @@ struct TokenStream {
   DType input_gradient() const { return tensor.alone() ? activations : DType::kF32; }
   /// The places in the image of these samples' tokens, [B, T]; null: all tokens, in order.
   const int64_t* places(const Samples& s) const {
-    return route < 0 ? nullptr : inputs->kept[size_t(route)].data() + s.begin * tokens;
+    return route < 0 ? nullptr : inputs->remaining_tokens[size_t(route)].data() + s.begin * tokens;
   }
 };
 

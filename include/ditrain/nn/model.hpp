@@ -31,7 +31,7 @@ struct PassOptions {
   /// Inference only, for a model that has_modulations(): the pass embeds no times, labels and numbers;
   /// ModelPass::modulate gives it the modulations of a table instead.
   bool given_modulations = false;
-  Routes routes = {};  ///< routes of tokens around blocks; ModelPass::kept says which tokens stay
+  Routes routes = {};  ///< routes of tokens around blocks; ModelPass::remaining_tokens says which tokens stay
   /// Training only: backward adds the gradient of this loss, and sets ModelPass::cosines.
   std::optional<LayerSync> layer_sync = {};
 };
@@ -140,12 +140,13 @@ class ModelPass {
   void allocate(StorageSource* kept = nullptr) { tape_.allocate(memory::system_memory(), kept); }
 
   int64_t batch() const { return batch_; }
-  Tensor image() const { return image_->tensor; }                                  ///< [B, in, H, W], input
-  std::vector<double>& t() const { return inputs_->t; }                            ///< [B], input
-  std::vector<Condition>& conditions() const { return inputs_->conditions; }       ///< [B], input: see PassInputs
-  std::vector<int64_t>& kept(size_t route) const { return inputs_->kept[route]; }  ///< [B, K], input: see PassInputs
+  Tensor image() const { return image_->tensor; }                             ///< [B, in, H, W], input
+  std::vector<double>& t() const { return inputs_->t; }                       ///< [B], input
+  std::vector<Condition>& conditions() const { return inputs_->conditions; }  ///< [B], input: see PassInputs
+  /// [B, K], input: see PassInputs.
+  std::vector<int64_t>& remaining_tokens(size_t route) const { return inputs_->remaining_tokens[route]; }
   /// Draws, for one sample and all routes, the tokens that stay.
-  void draw_kept(int64_t sample, const RandomKey& key);
+  void draw_remaining_tokens(int64_t sample, const RandomKey& key);
   Tensor out() const { return out_->tensor; }                       ///< [B, O, H, W]
   Tensor dout() const { return dout_->tensor; }                     ///< [B, O, H, W], input of backward
   Tensor dimage() const { return dimage_->tensor; }                 ///< only if options.want_input_gradient

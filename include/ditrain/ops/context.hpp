@@ -49,7 +49,7 @@ struct WorkTimes {
 ///   kSamples   whole samples if every cluster gets equally many, so that clusters exchange nothing within a layer;
 ///              else rows
 ///   kN         columns of every product and attention heads: the paper's Figure 6
-enum class Cut { kSamples, kN };
+enum class ClusterSplit { kSamples, kN };
 
 /// Numbers of barriers.
 struct Meetings {
@@ -79,7 +79,7 @@ class Context {
   // What the context of the team and those of its workers have in common.
   struct Shared {
     parallel::Team& team;
-    Cut cut;
+    ClusterSplit cut;
     GemmSettings gemm_settings = {};
     bool dry = false;
     WorkTimes times = {};
@@ -96,7 +96,7 @@ class Context {
   bool without_barriers_ = false;         // its jobs are those of the whole team, else of its cluster
 
  public:
-  explicit Context(parallel::Team& team, Cut cut = Cut::kSamples);
+  explicit Context(parallel::Team& team, ClusterSplit cut = ClusterSplit::kSamples);
   ~Context();
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
@@ -148,8 +148,8 @@ class Context {
   /// The same for the workers of w's cluster.
   void cluster_barrier(const parallel::Worker& w) { meet(mine_ ? *mine_ : w); }
 
-  /// Calls f(context, samples) for all samples [0, batch): once with this context or, with Cut::kSamples, by every
-  /// worker for the samples of its cluster. f may call ops on those samples only, and may not use data that other
+  /// Calls f(context, samples) for all samples [0, batch): once with this context or, with ClusterSplit::kSamples, by
+  /// every worker for the samples of its cluster. f may call ops on those samples only, and may not use data that other
   /// clusters write.
   template <class F>
   void over_samples(int64_t batch, const F& f) {
@@ -182,12 +182,12 @@ class Context {
   /// Whether jobs follow each other without a barrier.
   bool runs_without_barriers() const { return without_barriers_; }
 
-  void set_cut(Cut cut) { shared_->cut = cut; }
+  void set_cut(ClusterSplit cut) { shared_->cut = cut; }
   /// Dry: ops only check and pin their tensors; they read and write no memory.
   void set_dry(bool dry) { shared_->dry = dry; }
-  Cut cut() const { return shared_->cut; }
+  ClusterSplit cut() const { return shared_->cut; }
   /// Whether columns and heads go to clusters before they go to workers.
-  bool cuts_columns() const { return (!mine_ || without_barriers_) && shared_->cut == Cut::kN; }
+  bool cuts_columns() const { return (!mine_ || without_barriers_) && shared_->cut == ClusterSplit::kN; }
 
   /// Calls f(begin, end, worker) on each worker's part of [0, n), split at multiples of `grain`.
   template <class F>

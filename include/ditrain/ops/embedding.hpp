@@ -6,7 +6,7 @@
 namespace ditrain::ops {
 
 /// Math:     y[b,:] = table[idx[b],:]
-/// Errors:   InputError if an index is outside the table
+/// Errors:   InputError if an index is outside the table; ShapeError
 void embedding_forward(Context& ctx, const Tensor& table, const std::vector<int64_t>& idx, const Tensor& y);
 /// Grads:    dtable[idx[b],:] += dy[b,:], in order of b
 void embedding_backward(Context& ctx, const std::vector<int64_t>& idx, const Tensor& dy, const Tensor& dtable);

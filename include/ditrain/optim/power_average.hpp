@@ -39,7 +39,7 @@ struct AverageProfile {
 /// Math:     least squares of the profiles p(s) = (exponent + 1) s^exponent / updates^(exponent + 1) on [0, updates],
 ///           f64
 /// Errors:   LogicFault without stored averages
-/// error:    if not null, receives the norm of the remaining difference / norm of the wanted profile
+/// error     if not null, receives the norm of the remaining difference / norm of the wanted profile
 std::vector<double> solve_average(const std::vector<AverageProfile>& stored, const AverageProfile& wanted,
                                   double* error = nullptr);
 

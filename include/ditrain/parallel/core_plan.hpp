@@ -48,8 +48,8 @@ struct CorePlan {
 /// runs of cores (without those set aside) that differ by one worker at most; a note says if such a run needlessly
 /// crosses a border of domains.
 /// Errors:   InputError "[placement] ..." for more clusters than workers, for clusters that divide neither the workers
-///           nor, with automatic threads, the workers and the cores set aside, and for more cores set aside by number
-///           than the workers leave
+///           nor, with automatic threads, the workers and the cores set aside, and for more cores set aside than
+///           the workers leave or, with automatic threads, than the rank can spare
 CorePlan plan_cores(const platform::Topology& topology, const CoreRequest& request);
 
 /// Describes a group of PUs of a plan in one line, with numbers as ranges.

@@ -54,8 +54,8 @@ class Team {
     int num_clusters = 1;                 ///< at most num_workers
     std::vector<int> cluster_sizes = {};  ///< workers of each cluster, all > 0; empty: dealt out evenly (partition)
     std::vector<int> pus = {};  ///< worker i is bound to pus[i]; empty: unbound, else one entry for every worker
-    int spin_pauses =
-        kAuto;  ///< pauses before a waiting worker sleeps; kAuto: many, or few if cores are fewer than workers
+    /// Pauses before a waiting worker sleeps; kAuto: many, or few if cores are fewer than workers.
+    int spin_pauses = kAuto;
   };
   static constexpr int kAuto = -1;
 

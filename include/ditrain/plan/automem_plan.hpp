@@ -3,7 +3,6 @@
 #pragma once
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "ditrain/automem/plan.hpp"
 #include "ditrain/config/config.hpp"

@@ -9,7 +9,7 @@
 namespace ditrain::plan {
 
 struct CutPlan {
-  ops::Cut cut = ops::Cut::kSamples;
+  ops::ClusterSplit cut = ops::ClusterSplit::kSamples;
   std::string why = {};  ///< one line for the start report
 };
 

@@ -73,6 +73,7 @@ struct GradientPlan {
 
 /// Plans the gradients of one rank. `layout` has the parameters of a replica, or of this rank's part of it, and need
 /// not be allocated. `all_replicas` counts the replicas of all groups; `rank` is this one's number among them.
+/// Errors:   InputError if no parameter of the model has one of the optimiser's states
 GradientPlan plan_gradients(const config::Config& config, autograd::ParameterStore& layout, int all_replicas,
                             int rank = 0);
 

@@ -16,7 +16,7 @@
 //   down            all ranks that have the sum send at once:        max over levels l of m r B / uplinks(l)
 // The simulated `ring` of ditbench scale is another algorithm over all ranks.
 #pragma once
-#include "ditrain/plan/platform.hpp"
+#include "ditrain/plan/cluster_description.hpp"
 
 namespace ditrain::plan {
 
@@ -28,7 +28,7 @@ struct TransferTime {
 
 class NetworkTime {
  public:
-  NetworkTime(const Platform& platform, int ranks_per_node);
+  NetworkTime(const ClusterDescription& platform, int ranks_per_node);
 
   /// An all-reduce of `bytes`, the whole bucket in f32; on the wire they are multiplied by `wire` (1/2 for bf16).
   TransferTime allreduce(double bytes, double wire = 1) const;
@@ -46,7 +46,7 @@ class NetworkTime {
   double phase_s(double bytes) const;
   double slowest_s(int top, double senders, double bytes) const;
 
-  const Platform& platform_;
+  const ClusterDescription& platform_;
   const int ranks_;
 };
 

@@ -3,14 +3,14 @@
 // not fit, and predicts the step time of the others (step_timeline.hpp). It varies only settings that do not change the
 // course of training: the global batch and the precision stay.
 //
-//   const PlannedMachine machine = machine_of(load_platform("platforms/lineshine.yaml"), DType::kF32);
+//   const PlannedMachine machine = machine_of(load_cluster("platforms/lineshine.yaml"), DType::kF32);
 //   const ClusterPlan plan = plan_cluster(config, facts, machine);
 //   fmt::print("{}", describe(plan, "--config dit_xl2.yaml"));
 #pragma once
 #include <string>
 #include <vector>
 
-#include "ditrain/plan/platform.hpp"
+#include "ditrain/plan/cluster_description.hpp"
 #include "ditrain/plan/run_plan.hpp"
 #include "ditrain/plan/step_timeline.hpp"
 
@@ -18,12 +18,12 @@ namespace ditrain::plan {
 
 /// The machine to plan for: a cluster and the rates of one of its cores.
 struct PlannedMachine {
-  Platform platform;
+  ClusterDescription platform;
   MachineRates rates;
   size_t node_bytes = 0;     ///< memory that the ranks of a node may use; 0: all memory of the dies
   int threads_per_core = 1;  ///< hardware threads, which batch systems count
 };
-PlannedMachine machine_of(const Platform& platform, DType precision);
+PlannedMachine machine_of(const ClusterDescription& platform, DType precision);
 /// This machine as a cluster of one node, with rates measured in the precision of the config (see measure_rates).
 /// Errors:   InputError if the topology is not that of this machine (HWLOC_SYNTHETIC)
 PlannedMachine measure_this_machine(const config::Config& config);
@@ -59,7 +59,8 @@ struct ClusterPlan {
 };
 
 /// Plans all combinations. `wanted` is checked but not settled; `facts` are those of a run.
-/// Errors:   InputError if no combination is allowed, with the first refusal
+/// Errors:   InputError if no combination is allowed, with the first refusal; with dist.outer also for a single node,
+///           and for a dist.simulate_link
 ClusterPlan plan_cluster(const config::Config& wanted, const InputFacts& facts, const PlannedMachine& machine);
 
 /// Describes the cluster, the best five runs with their --set options and start commands, and for each setting what

@@ -33,6 +33,7 @@ class TensorGroup {
 class RankGroups {
  public:
   /// Collective. Consecutive ranks of a node are a group. The config is settled and has passed validate_for_ranks.
+  /// Errors: InputError, on all ranks, if ranks that share a replica lie differently on the nodes
   RankGroups(const config::Config& config, dist::Communicator& world);
 
   /// The ranks that hold the same part of their replicas as this one; all ranks, unless replicas are shared.

@@ -38,7 +38,7 @@ struct RunPlan {
 /// is the place of a rank, real or assumed; memory depends on it, gradients do not. `bandwidth` is measured between the
 /// domains of its clusters, see plan_cut. `facts` has the sizes in files on which memory depends.
 /// Memory:   does not allocate what it plans
-/// Errors:   InputError as plan_cut
+/// Errors:   InputError as plan_cut, plan_gradients, plan_automem and automem::choose_fastest
 RunPlan plan_run(const config::Config& config, int world_size, const RankPlace& place = {},
                  const DomainBandwidth& bandwidth = {}, const InputFacts& facts = {});
 

@@ -65,8 +65,8 @@ StepTime predict_step(const RunPlan& plan, const MachineRates& rates);
 std::string describe_time(const RunPlan& plan, const MachineRates& rates, const MachineRates* bf16,
                           const std::string& run_folder);
 
-/// Seconds of a run beside its steps: sample grids, validation and Frechet distances. (Checkpoints are written during
-/// training.) A forward pass is taken as a third of a step's compute.
+/// Seconds that a run needs in addition to its steps: sample grids, validation and Frechet distances. (Checkpoints are
+/// written during training.) A forward pass is taken as a third of a step's compute.
 double predict_evaluation(const RunPlan& plan, const StepTime& step);
 
 }  // namespace ditrain::plan

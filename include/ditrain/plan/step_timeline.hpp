@@ -55,8 +55,8 @@ struct OuterPasses {
 OuterPasses outer_passes(const optim::OuterConfig& config);
 /// Bytes on the wire of a bucket of the outer gradient.
 double outer_wire_bytes(double elements, const config::DistConfig& dist);
-/// `phase_s`: of the steps between two outer ones, beside which the sums travel if `overlap`; else they begin when the
-/// gradient is written. exposed_s and wire_s count.
+/// The timeline of one outer step, of which exposed_s and wire_s are meaningful. With `overlap` its sums run during the
+/// `phase_s` seconds of the steps until the next outer step; without, the rank waits for them.
 Timeline outer_timeline(const OuterStepTimes& outer, bool overlap, double phase_s);
 
 /// Backward's share of the time of forward and backward: two thirds, more if blocks are recomputed.
@@ -67,7 +67,7 @@ double share_of_backward(const config::Config& config);
 std::vector<double> ready_shares(const RunPlan& plan);
 /// Seconds per step of the all-reduces of activations over the ranks that share a replica: two per block in forward,
 /// two in backward, and two more where forward is recomputed.
-double tensor_sums_s(const RunPlan& plan, const Platform& platform);
+double tensor_sums_s(const RunPlan& plan, const ClusterDescription& platform);
 /// Share of those all-reduces that happen in backward, recomputation included.
 double share_of_backward_sums(const config::Config& config);
 
@@ -101,6 +101,6 @@ MachineRates rates_of(const Die& die, DType precision);
 /// Math:     compute as in the other predict_step; buckets become ready during backward of the last micro-batch, at
 ///           ready_shares. With dist.outer gradients are summed in a node, and an outer step counts a share
 /// Tiers:    with memory.automem the plan's points are simulated with the times of this cluster
-ClusterStep predict_step(const RunPlan& plan, const MachineRates& rates, const Platform& platform, int cores);
+ClusterStep predict_step(const RunPlan& plan, const MachineRates& rates, const ClusterDescription& platform, int cores);
 
 }  // namespace ditrain::plan

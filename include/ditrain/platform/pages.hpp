@@ -83,7 +83,7 @@ SharedFile make_shared_file(size_t bytes, PagePolicy policy);
 std::byte* map_shared_file(int fd, size_t bytes, PagePolicy policy, PagePolicy& got);
 
 /// Faults in the explicit huge pages of a range now, because the first touch of a page that the system refuses would
-/// end the process. Returns the reason of a refusal, "" if there is none.
+/// end the process. Returns the reason of a refusal; "" if it was granted.
 std::string take_explicit_pages(void* data, size_t bytes);
 
 /// The pages of a range as the system reports them now; `got` is the kind as which they were mapped.

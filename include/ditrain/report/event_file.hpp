@@ -15,10 +15,11 @@ namespace ditrain::report {
 
 /// CRC-32C (Castagnoli, reflected polynomial 0x82F63B78).
 uint32_t crc32c(std::string_view bytes);
-/// As records carry it: the checksum of a checksum would not tell damage.
+/// The CRC-32C of `bytes` as records store it: rotated and offset, because the CRC of data that contains its own CRC
+/// detects errors poorly.
 uint32_t masked_crc32c(std::string_view bytes);
 
-/// A picture of a file: PNG or JPEG as it is.
+/// An encoded image, PNG or JPEG.
 struct EventImage {
   std::string tag, encoded;
   int64_t width = 0, height = 0;
@@ -27,7 +28,7 @@ struct EventImage {
 /// A file that grows. Nothing is written before flush().
 class EventFile {
  public:
-  /// Makes `folder` and a file in it whose name no other has. Errors: RunError, InputError
+  /// Makes `folder` and a file in it with a unique name. Errors: RunError, InputError
   EventFile(const std::string& folder, double now_s);
   void add_scalars(double wall_time_s, int64_t step, const std::vector<std::pair<std::string, double>>& values);
   void add_image(double wall_time_s, int64_t step, const EventImage& image);

@@ -1,5 +1,5 @@
 // report.html: one file that shows a run, or compares several, without network. The page itself is
-// src/report/page.html; here the data of the runs is put into it.
+// src/report/page.html; this module puts the data of the runs into it.
 #pragma once
 #include <string>
 #include <vector>
@@ -15,7 +15,7 @@ struct PageRun {
   std::optional<Status> status;  ///< none: the run left none (older versions)
 };
 
-/// The page. Whatever the files hold stays text.
+/// The page as HTML. Text from files is escaped, so that it cannot become markup.
 std::string page(const std::vector<PageRun>& runs, double written_s);
 
 /// What `ditrain report` does: reads the folders and writes the page to `out`.

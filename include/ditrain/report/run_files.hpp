@@ -74,7 +74,7 @@ class RunFiles {
   int64_t last_step() const { return last_step_; }
   /// A number of the last step, as "loss" or "memory.rss_bytes"; NaN: it has none
   double last(const std::string& name) const;
-  /// Without status, grids and texts of files: curves, seconds of phases, events.
+  /// Curves, seconds of phases and events; not status, grids and texts of files.
   nlohmann::json to_json() const;
   /// The beginning of a small text file of the folder; "" if it cannot be read.
   std::string text_of(const std::string& file) const;

@@ -36,7 +36,7 @@ std::string to_json(const Status& status);
 /// holds the lock: it would lose it.
 std::optional<Status> read_status(const std::string& folder, double now_s);
 
-/// The builds of a run that `build` goes on with: those that status.json has, and this one. "unknown" stands for
+/// The builds of a run that `build` continues: those in status.json, and this one. "unknown" stands for
 /// earlier ones if it has none, but the folder has steps; a branch of another run begins without steps.
 std::string builds_with(const std::string& folder, const std::string& build);
 

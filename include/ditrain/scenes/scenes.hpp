@@ -3,7 +3,7 @@
 //
 // A raster of several bands is a scene. Rasters of one band are one scene together if their names differ only in the
 // band (T33_20200601_B02_10m.tif, T33_20200601_B8A_20m.tif) and a size such as 10m; the band's name is then that of the
-// file. They may lie in folders beside each other that are named after sizes (R10m, R20m). A band that is there at
+// file. They may lie in folders beside each other that are named after sizes (R10m, R20m). A band that exists at
 // several resolutions comes from its finest file or, if a resolution is asked for, from the coarsest file that is not
 // coarser than that. Files that a VRT beside them stacks are parts of the VRT. A sub-folder of the top folder is a
 // class, unless labels are not wanted, it is a product of Sentinel-2 (X.SAFE, S2?_MSIL...) or Landsat (LC08_...), or
@@ -56,12 +56,12 @@ struct SceneList {
   int64_t reordered = 0;  ///< scenes whose files have the bands in another order
   int64_t other_files = 0;
   std::vector<std::string> left_out = {};  ///< rasters that have none of the wanted bands, such as previews
-  std::vector<std::string> other_resolutions =
-      {};  ///< files that are not used: their band is there at another resolution
+  /// Files that are not used, because their band exists at another resolution.
+  std::vector<std::string> other_resolutions = {};
 };
 
 /// Opens every raster once.
-/// Errors:   InputError naming scene and file: nothing there, a file that is damaged, a band that a scene lacks, has
+/// Errors:   InputError naming scene and file: no rasters, a file that is damaged, a band that a scene lacks, has
 ///           twice or has besides those of the first, bands of one scene in other places, another type, palettes, a
 ///           resolution without a CRS
 SceneList find_scenes(const SceneRequest& request);

@@ -21,6 +21,7 @@ std::string to_string(const Shape& shape);  ///< "[2, 3]"
 class Tensor {
  public:
   Tensor() = default;  ///< nothing: `defined()` is false
+  /// A zeroed tensor in memory of `home`. Errors: ShapeError if a size is negative
   explicit Tensor(Shape shape, DType dtype = DType::kF32, memory::Allocator& home = memory::system_memory());
   /// A tensor over a whole storage.
   Tensor(Shape shape, DType dtype, std::shared_ptr<Storage> storage);
@@ -39,6 +40,7 @@ class Tensor {
   /// Rows [begin, end) of the first dimension, sharing memory. Errors: ShapeError out of range
   Tensor rows(int64_t begin, int64_t end) const;
   /// `shape` elements starting at element `first` of the flattened tensor, sharing memory (slices of an arena).
+  /// Errors: ShapeError out of range
   Tensor slice(int64_t first, Shape shape) const;
   /// The same elements as a list of flat tensors, each of which can be pinned: the tensor itself or, if its arena's
   /// storage is in parts, one per part.
@@ -89,7 +91,9 @@ void for_common_parts(const std::vector<Tensor>& tensors,
                       const std::function<void(int64_t first, const std::vector<Tensor>& parts)>& f);
 
 void fill_zero(const Tensor& t);
-void copy(const Tensor& from, const Tensor& to);  ///< same size; converts between f32 and bf16
+/// Copies all elements; converts between f32 and bf16. Errors: ShapeError if the numbers of elements differ
+void copy(const Tensor& from, const Tensor& to);
+/// A tensor in f32 with these values. Errors: ShapeError if their number is not that of the shape
 Tensor from_values(Shape shape, const std::vector<float>& values);
 std::vector<float> to_vector(const Tensor& t);
 

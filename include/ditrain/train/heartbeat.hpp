@@ -34,7 +34,7 @@ class Heartbeat {
   /// Whether a line should be printed now, given that the next chance comes in `ahead_s` seconds.
   bool is_due(double ahead_s = 0) const;
   void told();  ///< a line has been printed
-  /// The line that is due, which counts as told; "" if no line is due.
+  /// The line that is due, which then counts as printed; "" if no line is due.
   std::string take_line();
 
  private:

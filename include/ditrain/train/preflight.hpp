@@ -41,7 +41,8 @@ struct PreflightVerdict {
 /// Finds slow nodes, those with a rate below `slow_share` of the median of all nodes, and other problems: clocks that
 /// differ by more than kMostClockSkew_s, and a disk without space for `checkpoints_gib`.
 inline constexpr double kSlowShare = 0.85, kMostClockSkew_s = 2;
-PreflightVerdict judge(const std::vector<NodeFacts>& nodes, double checkpoints_gib, double slow_share = kSlowShare);
+PreflightVerdict find_problems(const std::vector<NodeFacts>& nodes, double checkpoints_gib,
+                               double slow_share = kSlowShare);
 
 /// For scripts: {"nodes": [{"host", what was measured, "share", "slow"}, a line each], "slow": [], "problems": []}
 std::string to_json(const std::vector<NodeFacts>& nodes, const PreflightVerdict& verdict);
@@ -53,7 +54,8 @@ struct PreflightOptions {
 };
 
 /// Measures all nodes and prints a table with the verdict on rank 0. Collective. Returns true if there is no problem.
-/// Errors:   InputError where the launcher gives ranks one core each and the node has more for them; as plan_placement
+/// Errors:   InputError if the launcher gives ranks one core each and the node has more for them; RunError if the JSON
+///           file cannot be written; as plan_placement
 bool run_preflight(const config::Config& config, const std::string& out, dist::Communicator& comm,
                    const PreflightOptions& options = {});
 

@@ -25,7 +25,7 @@ class StateUpdate : public SyncPolicy {
   virtual Tensor whole(const autograd::OptimizerState& state) = 0;
   /// Copies this rank's part of a whole arena into a state of the store, group by group as updates do, because the
   /// worker that writes a page first has it in its NUMA domain.
-  void keep(const Tensor& whole, const autograd::OptimizerState& state);
+  void copy_own_part(const Tensor& whole, const autograd::OptimizerState& state);
   /// The elements of the arenas that this rank updates.
   virtual std::vector<parallel::Range> parts() const = 0;
   /// Sets the saver, which may still read data that an update is about to change; it must outlive the object.

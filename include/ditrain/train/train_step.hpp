@@ -37,7 +37,9 @@ class TrainStep {
 
   /// See StateUpdate; with shards `whole` is collective.
   Tensor whole(const autograd::OptimizerState& state) { return sync_.state().whole(state); }
-  void keep(const Tensor& whole, const autograd::OptimizerState& state) { sync_.state().keep(whole, state); }
+  void copy_own_part(const Tensor& whole, const autograd::OptimizerState& state) {
+    sync_.state().copy_own_part(whole, state);
+  }
 
   /// Call before the first step, after the weights (and with `loaded` the states) have been set.
   void begin_phase(bool loaded) {
@@ -56,8 +58,8 @@ class TrainStep {
   ///           all weights are updated when the last bucket has arrived and the norm is known. A step with a loss or
   ///           gradient that is not finite is named in the result. It changes no weights on any rank, except where
   ///           parts are updated one by one: see weights_are_spoilt().
-  ///           With dist.outer the gradient is that of the mean loss over the samples of the group, and the outer step
-  ///           follows every so many steps (optim/outer.hpp).
+  ///           With dist.outer the gradient is that of the mean loss over the samples of the group, and an outer
+  ///           step follows after every OuterConfig::every steps (optim/outer.hpp).
   StepResult run(const dataset::Batch& batch, Progress& progress, const std::function<StepFacts()>& mine = {});
 
   /// The last step found a non-finite value after a part of the weights had been updated: the weights must not be

@@ -42,7 +42,7 @@ struct NpyToWrite {
 void write_npz_f64(const std::string& path, const std::vector<NpyToWrite>& arrays);
 
 /// The record before a stored zip member, and the directory that ends a zip with that single member (at offset 0).
-/// With 4 GiB or more they carry zip64 fields.
+/// For 4 GiB or more they have zip64 fields.
 std::string zip_local_header(const std::string& member, uint64_t member_bytes, uint32_t crc);
 std::string zip_directory(const std::string& member, uint64_t member_bytes, uint32_t crc);
 

@@ -16,7 +16,7 @@
 namespace ditrain::weights {
 
 enum class WeightFormat { kSafetensors, kPytorch };
-/// Errors:   InputError, where = path: neither of them, or it cannot be read
+/// Errors:   InputError, where = path: neither of them; as MappedFile
 WeightFormat weight_format(const std::string& path);
 
 /// PyTorch's word for a type of safetensors: "float32" for "F32".

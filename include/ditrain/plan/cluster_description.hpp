@@ -6,7 +6,7 @@
 // below it, a switch of level l `down` switches of level l - 1, and `up` links to the level above. `gbit_per_s` and
 // `latency_us` are those of each link from level l to what is below it, so those of level 0 belong to the nodes.
 //
-//   const Platform cluster = load_platform("platforms/fat_tree_200g.yaml");
+//   const ClusterDescription cluster = load_cluster("platforms/fat_tree_200g.yaml");
 //   const double s = cluster.latency_s(cluster.level_between(0, 40)) + bytes / cluster.bytes_per_s(1);
 #pragma once
 #include <cstdint>
@@ -43,7 +43,7 @@ struct TreeLevel {
   double latency_us = 0;  ///< of one such link and its switch
 };
 
-struct Platform {
+struct ClusterDescription {
   std::string name;
   int nodes = 1;
   int dies_per_node = 1;
@@ -71,7 +71,7 @@ struct Platform {
   /// the top level.
   double oversubscription(int level) const;
   /// The same cluster with fewer nodes. Errors: InputError "[platform] ..." for more than it has, or none
-  Platform with_nodes(int64_t count) const;
+  ClusterDescription with_nodes(int64_t count) const;
 };
 
 /// Parses the text of a description. Keys, with defaults in brackets:
@@ -81,11 +81,12 @@ struct Platform {
 ///   tree: a list from the nodes upward of down, up [0], gbit_per_s, latency_us
 /// Errors:   InputError "[config] FILE:LINE: ..." for unknown or missing keys, numbers out of range, a tree with places
 ///           for fewer nodes than there are, uplinks at its top, or none below
-Platform parse_platform(const std::string& text, const std::string& file_name);
+ClusterDescription parse_cluster(const std::string& text, const std::string& file_name);
 /// Reads a file, looked up in the working directory, then among the installed configs.
-Platform load_platform(const std::string& path);
+/// Errors:   as parse_cluster, and InputError with the places looked at if there is no such file
+ClusterDescription load_cluster(const std::string& path);
 
 /// A paragraph: nodes, dies, rates, tree.
-std::string describe(const Platform& platform);
+std::string describe(const ClusterDescription& platform);
 
 }  // namespace ditrain::plan

@@ -1,5 +1,5 @@
 // Descriptions of clusters: the tree's rates and latencies by hand, and files that are refused with their line.
-#include "ditrain/plan/platform.hpp"
+#include "ditrain/plan/cluster_description.hpp"
 
 #include <catch2/catch.hpp>
 #include <filesystem>
@@ -39,13 +39,13 @@ std::string message_of(F action) {
 }
 
 std::string refusal(const std::string& text) {
-  return message_of([&] { plan::parse_platform(text, "racks.yaml"); });
+  return message_of([&] { plan::parse_cluster(text, "racks.yaml"); });
 }
 
 }  // namespace
 
 TEST_CASE("a tree of racks: rates, latencies and oversubscription by hand") {
-  const plan::Platform p = plan::parse_platform(kRack, "racks.yaml");
+  const plan::ClusterDescription p = plan::parse_cluster(kRack, "racks.yaml");
   CHECK(p.ranks() == 24);
   CHECK(p.die.training_flop_per_s(DType::kF32) == Approx(1e12));
   CHECK_THROWS_AS(p.die.training_flop_per_s(DType::kBF16), InputError);
@@ -64,7 +64,7 @@ TEST_CASE("a tree of racks: rates, latencies and oversubscription by hand") {
   CHECK(p.latency_s(1) == Approx(5e-6));
   // 4 nodes of 20 Gbit/s under links of 80.
   CHECK(p.oversubscription(0) == Approx(1));
-  CHECK(plan::parse_platform(with("up: 2", "up: 1"), "").oversubscription(0) == Approx(2));
+  CHECK(plan::parse_cluster(with("up: 2", "up: 1"), "").oversubscription(0) == Approx(2));
   CHECK(p.oversubscription(1) == 1);
   CHECK(p.with_nodes(5).ranks() == 10);
   CHECK(message_of([&] { p.with_nodes(13); }).find("[platform] racks has 12 node(s); got 13 nodes, expected 1 to 12") ==
@@ -96,14 +96,14 @@ TEST_CASE("the platforms that come along are read") {
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     INFO(entry.path());
-    const plan::Platform p = plan::load_platform(entry.path().string());
+    const plan::ClusterDescription p = plan::load_cluster(entry.path().string());
     CHECK(plan::describe(p).starts_with(p.name + ": "));
     ++files;
   }
   CHECK(files >= 4);
-  const plan::Platform lineshine = plan::load_platform(folder + "/lineshine.yaml");
+  const plan::ClusterDescription lineshine = plan::load_cluster(folder + "/lineshine.yaml");
   CHECK(lineshine.node_bytes_per_s() == Approx(1.6e12 / 8));
   CHECK(lineshine.oversubscription(0) == 1);
-  CHECK(plan::load_platform(folder + "/ethernet_10g.yaml").oversubscription(0) == Approx(3));
-  CHECK(message_of([] { plan::load_platform("ethernet_10.yaml"); }).find("no such config file") != std::string::npos);
+  CHECK(plan::load_cluster(folder + "/ethernet_10g.yaml").oversubscription(0) == Approx(3));
+  CHECK(message_of([] { plan::load_cluster("ethernet_10.yaml"); }).find("no such config file") != std::string::npos);
 }

@@ -1,4 +1,4 @@
-#include "ditrain/plan/platform.hpp"
+#include "ditrain/plan/cluster_description.hpp"
 
 #include <fmt/format.h>
 
@@ -47,8 +47,8 @@ std::vector<TreeLevel> read_tree(const YamlMap& file, int nodes) {
   return tree;
 }
 
-Platform read_platform(const YamlMap& file) {
-  Platform p;
+ClusterDescription read_cluster(const YamlMap& file) {
+  ClusterDescription p;
   p.name = file.text("name");
   p.nodes = int(file.integer("nodes", 1, kMostNodes));
   p.dies_per_node = int(file.integer("dies_per_node", 1, 1024));
@@ -70,60 +70,62 @@ double Die::training_flop_per_s(DType precision) const {
   return share * (precision == DType::kBF16 ? flop_bf16_per_s : flop_f32_per_s);
 }
 
-int64_t Platform::nodes_below(int level) const {
+int64_t ClusterDescription::nodes_below(int level) const {
   int64_t count = 1;
   for (int l = 0; l <= level; ++l) count = std::min(kMostNodes, count * tree[size_t(l)].down);
   return count;
 }
 
-int Platform::level_between(int node_a, int node_b) const {
+int ClusterDescription::level_between(int node_a, int node_b) const {
   int level = -1;
   while (node_a / nodes_below(level) != node_b / nodes_below(level)) ++level;
   return level;
 }
 
-double Platform::node_bytes_per_s() const { return uplink_bytes_per_s(-1); }
+double ClusterDescription::node_bytes_per_s() const { return uplink_bytes_per_s(-1); }
 
-double Platform::uplink_bytes_per_s(int level) const {
+double ClusterDescription::uplink_bytes_per_s(int level) const {
   const double links = level < 0 ? 1 : tree[size_t(level)].up;
   return planes * links * tree[size_t(level + 1)].gbit_per_s * kBytesPerGbit;
 }
 
-double Platform::bytes_per_s(int level) const {
+double ClusterDescription::bytes_per_s(int level) const {
   if (level < 0) return inside.gb_per_s * kGB;
   double least = node_bytes_per_s();
   for (int l = 0; l < level; ++l) least = std::min(least, uplink_bytes_per_s(l));
   return least;
 }
 
-double Platform::latency_s(int level) const {
+double ClusterDescription::latency_s(int level) const {
   if (level < 0) return inside.latency_us * kMicrosecond;
   double us = 0;
   for (int l = 0; l <= level; ++l) us += 2 * tree[size_t(l)].latency_us;
   return us * kMicrosecond;
 }
 
-double Platform::oversubscription(int level) const {
+double ClusterDescription::oversubscription(int level) const {
   if (level + 1 >= num_levels()) return 1;
   return std::max(1.0, double(nodes_below(level)) * node_bytes_per_s() / uplink_bytes_per_s(level));
 }
 
-Platform Platform::with_nodes(int64_t count) const {
+ClusterDescription ClusterDescription::with_nodes(int64_t count) const {
   if (count < 1 || count > nodes)
     refuse("platform", fmt::format("{} has {} node(s)", name, nodes), fmt::format("{} nodes", count),
            fmt::format("1 to {}", nodes), fmt::format("--nodes {}, or nodes in its file", nodes));
-  Platform fewer = *this;
+  ClusterDescription fewer = *this;
   fewer.nodes = int(count);
   return fewer;
 }
 
-Platform parse_platform(const std::string& text, const std::string& file_name) {
-  return read_platform(YamlMap(text, file_name, kKeys));
+ClusterDescription parse_cluster(const std::string& text, const std::string& file_name) {
+  return read_cluster(YamlMap(text, file_name, kKeys));
 }
 
-Platform load_platform(const std::string& path) { return read_platform(YamlMap::load(path, "--platform", kKeys)); }
+ClusterDescription load_cluster(const std::string& path) {
+  return read_cluster(YamlMap::load(path, "--platform", kKeys));
+}
 
-std::string describe(const Platform& p) {
+std::string describe(const ClusterDescription& p) {
   std::string text = fmt::format(
       "{}: {} node(s) of {} die(s). A die has {} cores, {:.4g} TFLOP/s in f32{}, of which training reaches {:.0f} %, "
       "and {:.4g} GB of memory at {:.4g} GB/s{}. Dies of a node exchange {:.4g} GB/s.",
