@@ -20,6 +20,7 @@
 #include "ditrain/base/log.hpp"
 #include "ditrain/config/key_help.hpp"
 #include "ditrain/config/manual.hpp"
+#include "ditrain/config/option_table.hpp"
 #include "ditrain/config/text_layout.hpp"
 #include "ditrain/files/files.hpp"
 #include "ditrain/version.hpp"
@@ -77,6 +78,8 @@ const Flag& CommandLine::given_flag(const std::string& name) const {
   std::vector<std::string> names;
   for (const Flag& f : usage_.flags) names.push_back(f.name);
   const std::string near = nearest_word(name, names);
+  const std::string setting = usage_.explains_keys ? settings_called(name) : "";
+  if (!setting.empty()) fail("unknown flag --" + name, "", "", setting);
   fail("unknown flag --" + name + (near.empty() ? "" : "; did you mean --" + near + "?"), "", "",
        near.empty() ? usage_.program + " --help" : "");
 }

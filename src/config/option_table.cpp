@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <set>
+#include <sstream>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/dataset/kinds.hpp"
@@ -575,7 +576,34 @@ std::string keys_called(const std::string& word, fmt::format_string<const std::s
   return keys;
 }
 
+std::set<std::string> words_of(const std::string& key) {
+  std::set<std::string> words;
+  std::istringstream parts(key);
+  for (std::string word; std::getline(parts, word, '_');)
+    if (word.size() >= 4) words.insert(word);
+  return words;
+}
+
+// Keys of a section that share a word with this one: global_batch or micro_batch for batch_size.
+std::string keys_with_words_of(const std::string& key, const std::vector<std::string>& keys) {
+  const std::set<std::string> wanted = words_of(key);
+  std::string found;
+  for (const std::string& k : keys) {
+    const std::set<std::string> words = words_of(k);
+    if (std::any_of(words.begin(), words.end(), [&](const std::string& word) { return wanted.count(word) > 0; }))
+      found += (found.empty() ? "" : " or ") + k;
+  }
+  return found;
+}
+
 }  // namespace
+
+std::string settings_called(const std::string& word) {
+  const std::vector<std::string> sections = option_sections();
+  if (std::find(sections.begin(), sections.end(), word) != sections.end())
+    return fmt::format("--set {}.KEY=VALUE (ditrain --help {})", word, word);
+  return keys_called(word, "--set {}.{}=...");
+}
 
 const Option& find_option(const std::string& section, const std::string& key, const std::string& origin) {
   std::vector<std::string> keys;
@@ -588,11 +616,14 @@ const Option& find_option(const std::string& section, const std::string& key, co
   if (const std::string meant = keys_called(section, "`{}: {{{}: ...}}`"); !known_section && !meant.empty())
     throw InputError({.where = "config", .what = origin + "unknown section " + section, .hint = meant});
   const std::vector<std::string> candidates = known_section ? keys : option_sections();
-  const std::string near = nearest_word(known_section ? key : section, candidates);
+  std::string near = nearest_word(known_section ? key : section, candidates);
+  if (near.empty() && known_section) near = keys_with_words_of(key, keys);
+  const std::string elsewhere = near.empty() ? keys_called(key, "{}.{}") : "";
   const std::string what = known_section ? "unknown key " + section + "." + key : "unknown section " + section;
   throw InputError({.where = "config",
                     .what = origin + what + (near.empty() ? "" : "; did you mean " + near + "?"),
-                    .expected = near.empty() ? alternatives(candidates) : ""});
+                    .expected = near.empty() && elsewhere.empty() ? alternatives(candidates) : "",
+                    .hint = elsewhere});
 }
 
 void apply_set(Config& config, const std::string& assignment) {

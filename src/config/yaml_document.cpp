@@ -67,7 +67,8 @@ YAML::Node YamlDocument::parse(const std::string& text) const {
     return document;
   } catch (const YAML::Exception& error) {
     if (is_indented_by_tab(text, error.mark.line)) fail(at(error.mark) + "tabs are not allowed in YAML; use spaces");
-    fail(at(error.mark) + "not valid YAML: " + error.msg);
+    fail(at(error.mark) + "not valid YAML: " + error.msg, "", "",
+         "`key: value`, with a space behind the colon, here and in the line above");
   }
 }
 

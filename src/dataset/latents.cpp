@@ -139,7 +139,8 @@ class Latents final : public Dataset {
       const BandScaling scaling = scaling_of(request.config);
       tiles_ = ", of tiles with digital numbers (" + std::string(word_of(scaling.type)) + "): " + scaling.describe();
     }
-    for (const std::string& name : others) ignore_file(name);
+    for (const std::string& name : others)
+      if (name != "stats.json") ignore_file(name);
     if (size_ == 0)
       throw InputError({.where = "data", .what = "no latents in '" + path_ + "'", .got = "tensors of 0 samples"});
   }

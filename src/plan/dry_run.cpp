@@ -75,15 +75,19 @@ std::string describe_steps(const RunPlan& plan, const dataset::Dataset* data) {
 }
 
 // The time that a run would take on this machine; of another one the rates are not known.
-std::string time_here(const RunPlan& plan, int ranks, const std::string& run_folder, dist::Communicator& comm) {
+std::string time_here(const RunPlan& plan, int ranks, const std::string& run_folder, const dataset::Dataset* data,
+                      dist::Communicator& comm) {
   if (!platform::probe_machine().is_this_machine) return "time: not predicted, because this is not the machine\n";
   const auto alone = dist::make_null_communicator();
-  parallel::Team team(plan_placement(plan.config, ranks > 0 ? *alone : comm).team());
+  const Placement placement = plan_placement(plan.config, ranks > 0 ? *alone : comm);
+  Loading loading = data != nullptr ? measure_loading(*data) : Loading{};
+  loading.on_workers = placement.pus.empty() || placement.helper_pus.size() <= placement.pus.size();
+  parallel::Team team(placement.team());
   const MachineRates rates = measure_rates(team, plan.config.train.precision);
   const bool has_bf16 = kernels::measure_fma_peak(DType::kBF16, 1e-4) > 0;
   std::optional<MachineRates> bf16;
   if (has_bf16 && plan.config.train.precision == DType::kF32) bf16 = measure_rates(team, DType::kBF16);
-  return describe_time(plan, rates, bf16 ? &*bf16 : nullptr, run_folder);
+  return describe_time(plan, rates, bf16 ? &*bf16 : nullptr, run_folder, loading);
 }
 
 }  // namespace
@@ -107,6 +111,8 @@ void print_dry_run(const config::Config& wanted, int ranks, const std::string& r
   log::info_line(describe_data(data.get(), wanted.model.num_classes == nn::kClassesOfData));
   if (const std::string ignored = data ? data->describe_ignored() : ""; !ignored.empty())
     log::info("data: {}", ignored);
+  if (const std::string unused = data ? data->describe_unused(config.model.num_classes) : ""; !unused.empty())
+    log::warn("data: there are no samples of {}", unused);
   if (plan.replicas < plan.world_size)
     log::info("{} rank(s) share a replica and its samples", config::tensor_ranks(config));
   log::info_line(describe_steps(plan, data.get()));
@@ -117,7 +123,7 @@ void print_dry_run(const config::Config& wanted, int ranks, const std::string& r
   log::info_lines(describe(plan.memory));
   if (plan.automem) log::info_lines(automem::describe(*plan.automem));
   const size_t limit = limit_of_node(config).bytes;
-  log::info_lines(time_here(plan, ranks, run_folder, comm));
+  log::info_lines(time_here(plan, ranks, run_folder, data.get(), comm));
   log::info("a node like this one ({}) holds {} such rank(s)", format_bytes(limit), limit / plan.memory.total());
   if (comm.rank() == 0)
     for (const std::string& warning : config::warnings(config)) log::warn_line(warning);

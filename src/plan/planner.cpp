@@ -378,10 +378,10 @@ PlannedMachine measure_this_machine(const config::Config& config) {
   die.flop_f32_per_s = peak(DType::kF32), die.flop_bf16_per_s = peak(DType::kBF16);
   const double of_peak =
       precision == DType::kBF16 && die.flop_bf16_per_s > 0 ? die.flop_bf16_per_s : die.flop_f32_per_s;
-  die.share = cores / (machine.rates.gemm_s * machine.rates.overhead) / of_peak;
+  const WorkerRates& rates = machine.rates.in_team;
+  die.share = cores / (rates.gemm_s * rates.overhead) / of_peak;
   die.memory_gb = double(machine.node_bytes) / 1e9 / p.dies_per_node;
-  const double pass_bytes_per_s =
-      kPassesOfUpdate * sizeof(float) / machine.rates.parameter_s / machine.rates.overhead * cores;
+  const double pass_bytes_per_s = kPassesOfUpdate * sizeof(float) / rates.parameter_s / rates.overhead * cores;
   die.memory_gb_per_s = pass_bytes_per_s / 1e9;
   p.inside = {.gb_per_s = pass_bytes_per_s / kPassesOfSum / 1e9, .latency_us = 1};
   return machine;

@@ -12,10 +12,13 @@
 #include "ditrain/base/bytes.hpp"
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/duration.hpp"
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/random.hpp"
 #include "ditrain/diffusion/sampler.hpp"
 #include "ditrain/kernels/measure.hpp"
 #include "ditrain/nn/block.hpp"
 #include "ditrain/nn/model.hpp"
+#include "ditrain/ops/random.hpp"
 #include "ditrain/optim/optimizer.hpp"
 
 namespace ditrain::plan {
@@ -48,24 +51,36 @@ StepWork work_of_step(const config::Config& config, double samples, double param
   work.attention_macs = attention * samples * more;
   work.attention_values = tokens * width * samples * more;
   work.values = work.attention_values;
+  work.inputs = samples * double(m.in_channels * m.pixels());
+  work.passes = double(m.depth);
   work.parameters = parameters;
   return work;
 }
 
-// A block of fixed size, and the times of one step of it.
+/// Rates are measured with `selective`. Of the forward pass, a third of a step, blocks compute 15 % again with it, and
+/// 95 % with `block` (kShareAgain of automem_plan.cpp), which the count of work takes for all.
+double share_of_work(const RunPlan& plan) {
+  constexpr double kSelective = 3.15, kBlock = 3.95, kBlockCounted = 4.0 / 3;
+  if (plan.config.train.recompute == nn::Recompute::kNone) return 3 / kSelective;
+  return plan.config.train.recompute == nn::Recompute::kBlock ? kBlock / kSelective / kBlockCounted : 1;
+}
+
+// A model of fixed size, and the times of one step of it. Each worker gets `samples`, but for the tiny model.
 struct Reference {
   int64_t width, tokens_per_side, samples;
 };
-// The narrow one is as small models are, the wide one leaves the caches as large models do; together they take about a
-// tenth of a second on a core.
-constexpr Reference kNarrow{192, 8, 4}, kWide{512, 16, 1};
-constexpr int kRepeats = 3;
+// The time of the tiny one is that of starting and ending jobs; the narrow one is as small models are, the wide one
+// leaves the caches as large models do. Together they take about a tenth of a second on a core.
+constexpr Reference kTiny{32, 4, 1}, kNarrow{192, 8, 4}, kWide{512, 16, 1};
+constexpr int64_t kDepth = 2;
+constexpr int kRepeats = 9;
+constexpr double kRepeatFor_s = 0.02;  // short steps are repeated for so long
 
 config::Config config_of(const Reference& reference, DType precision) {
   config::Config config;
   nn::ModelConfig& m = config.model;
   m.name = "custom";
-  m.hidden_size = reference.width, m.depth = 2, m.num_heads = reference.width / 64;
+  m.hidden_size = reference.width, m.depth = kDepth, m.num_heads = std::max<int64_t>(1, reference.width / 64);
   m.input_height = m.input_width = m.patch_size * reference.tokens_per_side;
   config.train.precision = precision;
   return config;
@@ -74,7 +89,7 @@ config::Config config_of(const Reference& reference, DType precision) {
 struct Measured {
   StepWork work;
   ops::WorkTimes times;
-  double total_s = std::numeric_limits<double>::infinity();
+  double total_s = 0, norm_s = 0;  // norm: of the gradient, which is not in the total
 };
 
 double cpu_time_s() {
@@ -83,34 +98,66 @@ double cpu_time_s() {
   return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
 }
 
-// On one worker, by the time that this thread had a core: other programs then only disturb the caches.
-Measured measure(const Reference& reference, DType precision) {
+struct Call {
+  double cpu_s = 0;
+  ops::WorkTimes times = {};  // of the CPU time
+};
+
+// Calls f again and again; returns the median by the CPU time of this thread, which is the first worker: what other
+// programs take then only disturbs the caches. The shortest call would be too good: cores change their pace, and a run
+// lasts longer than its best moments.
+template <class F>
+Call typical_call(ops::Context& ctx, const F& f) {
+  std::vector<Call> calls;
+  double sum_s = 0;
+  for (int repeat = 0; repeat < kRepeats || sum_s < kRepeatFor_s; ++repeat) {
+    const ops::WorkTimes before = ctx.times();
+    const double start_s = now_s(), cpu_start_s = cpu_time_s();
+    f(repeat);
+    Call& call = calls.emplace_back();
+    call.cpu_s = cpu_time_s() - cpu_start_s;
+    const double had_core = call.cpu_s / (now_s() - start_s);
+    for (size_t i = 0; i < call.times.working_s.size(); ++i)
+      call.times.working_s[i] = had_core * (ctx.times().working_s[i] - before.working_s[i]);
+    sum_s += std::max(call.cpu_s, 1e-6);
+  }
+  const auto middle = calls.begin() + std::ptrdiff_t(calls.size() / 2);
+  std::nth_element(calls.begin(), middle, calls.end(), [](const Call& a, const Call& b) { return a.cpu_s < b.cpu_s; });
+  return *middle;
+}
+
+Measured measure(parallel::Team& team, const Reference& reference, DType precision) {
   const config::Config config = config_of(reference, precision);
-  parallel::Team team({.num_workers = 1});
-  const int64_t batch = reference.samples;
   nn::Model model(config.model);
   autograd::ParameterStore& store = model.parameters();
   store.allocate(autograd::ParameterStore::For::kTraining, precision, {.states = optim::state_arrays()});
   nn::initialise(model, 0);
+  const int64_t batch = reference.samples * (reference.width == kTiny.width ? 1 : team.num_workers());
   nn::ModelPass pass(model, batch, autograd::Mode::kTraining, {.precision = precision});
   pass.allocate();
   ops::Context ctx(team);
   for (int64_t i = 0; i < batch; ++i) pass.t()[size_t(i)] = double(i);
-  Measured best;
-  best.work = work_of_step(config, double(batch), double(store.num_parameters()));
-  for (int repeat = 0; repeat < kRepeats; ++repeat) {
-    const ops::WorkTimes before = ctx.times();
-    const double start_s = now_s(), cpu_start_s = cpu_time_s();
+  const Call step = typical_call(ctx, [&](int repeat) {
     pass.forward(ctx);
     pass.backward(ctx, autograd::Gradients::kOverwrite);
     optim::adamw_ema_step(ctx, {}, {.step = repeat}, store);
-    const double cpu_s = cpu_time_s() - cpu_start_s, had_core = cpu_s / (now_s() - start_s);
-    if (cpu_s >= best.total_s) continue;
-    best.total_s = cpu_s;
-    for (size_t i = 0; i < best.times.working_s.size(); ++i)
-      best.times.working_s[i] = had_core * (ctx.times().working_s[i] - before.working_s[i]);
-  }
-  return best;
+  });
+  const Call norm = typical_call(ctx, [&](int) { optim::gradient_norm(ctx, store); });
+  return {.work = work_of_step(config, double(batch), double(store.num_parameters())),
+          .times = step.times,
+          .total_s = step.cpu_s,
+          .norm_s = norm.cpu_s};
+}
+
+// Of a value of a sample and worker.
+double measure_noise(parallel::Team& team) {
+  constexpr int64_t kSamples = 16, kElements = 4096;
+  ops::Context ctx(team);
+  std::vector<float> noise(size_t(kSamples * kElements));
+  std::vector<RandomKey> keys;
+  for (int64_t i = 0; i < kSamples; ++i) keys.emplace_back(0, Stream::kNoise, 0, uint64_t(i));
+  const Call call = typical_call(ctx, [&](int) { ops::fill_normal(ctx, keys, kElements, noise.data()); });
+  return call.cpu_s * team.num_workers() / double(noise.size());
 }
 
 // a and b, at least 0, of seconds = a x + b y through two measurements; without such, a alone through the second.
@@ -143,19 +190,24 @@ std::string describe_checkpoints(const RunPlan& plan, const std::string& run_fol
 }
 
 // Settings that shorten the run, with the time of a step that they would give.
-std::string what_shortens(const RunPlan& plan, const MachineRates& rates, const MachineRates* bf16, double step_s,
-                          double steps_s, double beside_s) {
+std::string what_shortens(const RunPlan& plan, const MachineRates& rates, const MachineRates* bf16,
+                          const Loading& loading, double steps_s, double beside_s) {
+  const double step_s = predict_step(plan, rates, loading).total_s();
   std::string text;
   const auto add = [&](const std::string& what) {
     text += (text.empty() ? "  shorter      " : "               ") + what + "\n";
   };
   if (bf16 != nullptr)
-    if (const double s = predict_step(plan, *bf16).total_s(); s < 0.95 * step_s)
+    if (const double s = predict_step(plan, *bf16, loading).total_s(); s < 0.95 * step_s)
       add(fmt::format("--set train.precision=bf16: {:.3g} s per step", s));
   RunPlan less = plan;
   less.config.train.recompute = nn::Recompute::kSelective, less.config.train.recompute_of_blocks.clear();
-  if (const double s = predict_step(less, rates).total_s(); s < 0.95 * step_s)
+  if (const double s = predict_step(less, rates, loading).total_s(); s < 0.95 * step_s)
     add(fmt::format("--set train.recompute=selective: {:.3g} s per step, with more memory", s));
+  RunPlan loads = plan;
+  loads.config.data.loader_threads *= 2;
+  if (const double s = predict_step(loads, rates, loading).total_s(); s < 0.95 * step_s)
+    add(fmt::format("--set data.loader_threads={}: {:.3g} s per step", loads.config.data.loader_threads, s));
   if (beside_s > 0.2 * steps_s)
     add("fewer or smaller sample grids and distances: sample.every_steps, sample.num_images");
   if (plan.samples > 1)
@@ -185,6 +237,34 @@ double peak_of_each(parallel::Team& team, DType precision) {
   return sum / double(peaks.size());
 }
 
+// What is left of the times of a kind after the time of jobs, that of the tiny model.
+double seconds(const Measured& measured, const Measured& tiny, WorkKind kind) {
+  return std::max(0.0, measured.times[kind] - tiny.times[kind]);
+}
+
+WorkerRates rates_with(parallel::Team& team, DType precision) {
+  const Measured tiny = measure(team, kTiny, precision), narrow = measure(team, kNarrow, precision),
+                 wide = measure(team, kWide, precision);
+  const StepWork &n = narrow.work, &w = wide.work;
+  const double workers = team.num_workers();
+  const auto of = [&](const Measured& m, WorkKind kind) { return workers * seconds(m, tiny, kind); };
+  WorkerRates rates;
+  std::tie(rates.gemm_s, rates.gemm_per_width_s) =
+      line_through(n.gemm_flop, n.gemm_flop_per_width, of(narrow, WorkKind::kProduct), w.gemm_flop,
+                   w.gemm_flop_per_width, of(wide, WorkKind::kProduct));
+  std::tie(rates.attention_mac_s, rates.attention_value_s) =
+      line_through(n.attention_macs, n.attention_values, of(narrow, WorkKind::kAttention), w.attention_macs,
+                   w.attention_values, of(wide, WorkKind::kAttention));
+  rates.value_s = of(wide, WorkKind::kElementwise) / w.values;
+  rates.input_s = measure_noise(team);
+  rates.parameter_s = (of(wide, WorkKind::kOptimizer) + workers * wide.norm_s) / w.parameters;
+  rates.pass_s = tiny.total_s / double(kDepth);
+  double jobs_s = 0;
+  for (const double s : wide.times.working_s) jobs_s += s;
+  rates.overhead = std::max(1.0, wide.total_s / jobs_s);
+  return rates;
+}
+
 int workers_of(const RunPlan& plan) {
   int workers = 0;
   for (const int n : plan.place.cluster_sizes) workers += n;
@@ -200,63 +280,83 @@ StepWork work_of(const RunPlan& plan) {
   StepWork work = work_of_step(plan.config, double(plan.samples), all / (shards ? plan.replicas : 1) / sharing);
   for (double* count : {&work.gemm_flop, &work.gemm_flop_per_width, &work.attention_macs, &work.attention_values})
     *count /= sharing;
+  work.passes *= double(plan.samples / plan.micro_batch);
   work.summed = plan.gradients.replicas > 1 ? all / sharing : 0;
   if (plan.gradients.groups > 1) work.summed += all / double(plan.config.dist.outer->every);
   return work;
 }
 
 MachineRates measure_rates(parallel::Team& team, DType precision) {
-  const Measured narrow = measure(kNarrow, precision), wide = measure(kWide, precision);
-  const StepWork &n = narrow.work, &w = wide.work;
-  MachineRates rates;
-  const auto seconds = [](const Measured& m, WorkKind kind) { return m.times[kind]; };
-  std::tie(rates.gemm_s, rates.gemm_per_width_s) =
-      line_through(n.gemm_flop, n.gemm_flop_per_width, seconds(narrow, WorkKind::kProduct), w.gemm_flop,
-                   w.gemm_flop_per_width, seconds(wide, WorkKind::kProduct));
-  std::tie(rates.attention_mac_s, rates.attention_value_s) =
-      line_through(n.attention_macs, n.attention_values, seconds(narrow, WorkKind::kAttention), w.attention_macs,
-                   w.attention_values, seconds(wide, WorkKind::kAttention));
-  rates.value_s = seconds(wide, WorkKind::kElementwise) / w.values;
-  rates.parameter_s = seconds(wide, WorkKind::kOptimizer) / w.parameters;
+  parallel::Team one({.num_workers = 1});
+  MachineRates rates{.alone = rates_with(one, precision), .in_team = {}};
   const DType type = kernels::measure_fma_peak(precision, 1e-4) > 0 ? precision : DType::kF32;
-  double jobs_s = 0;
-  for (const double s : wide.times.working_s) jobs_s += s;
-  rates.overhead = std::max(1.0, wide.total_s / jobs_s) * std::max(1.0, peak_alone(type) / peak_of_each(team, type));
+  rates.alone.overhead *= std::max(1.0, peak_alone(type) / peak_of_each(team, type));
+  rates.in_team = team.num_workers() > 1 ? rates_with(team, precision) : rates.alone;
+  rates.alone.parameter_s = rates.in_team.parameter_s * rates.in_team.overhead / rates.alone.overhead;
   return rates;
 }
 
-StepTime predict_step(const RunPlan& plan, const MachineRates& rates) {
+Loading measure_loading(const dataset::Dataset& data) {
+  constexpr int64_t kSamples = 32;
+  constexpr double kLongest_s = 0.5;
+  std::vector<float> sample(size_t(data.shape().elements()));
+  Condition condition;
+  Loading loading;
+  const double start_s = cpu_time_s();
+  try {
+    for (int64_t i = 0; i < kSamples && cpu_time_s() - start_s < kLongest_s; ++i) {
+      data.load(i * data.size() / kSamples, false, sample.data(), &condition);
+      loading.sample_s = (cpu_time_s() - start_s) / double(i + 1);
+    }
+  } catch (const InputError&) {  // the run will report it, or skip the file
+  }
+  return loading;
+}
+
+const WorkerRates& MachineRates::of(const RunPlan& plan) const {
+  const std::vector<int>& sizes = plan.place.cluster_sizes;
+  return std::any_of(sizes.begin(), sizes.end(), [](int workers) { return workers > 1; }) ? in_team : alone;
+}
+
+StepTime predict_step(const RunPlan& plan, const MachineRates& of_machine, const Loading& loading) {
   const StepWork work = work_of(plan);
-  const double factor = rates.overhead / workers_of(plan);
-  return {.gemm_s = factor * (work.gemm_flop * rates.gemm_s + work.gemm_flop_per_width * rates.gemm_per_width_s),
-          .attention_s =
-              factor * (work.attention_macs * rates.attention_mac_s + work.attention_values * rates.attention_value_s),
-          .values_s = factor * work.values * rates.value_s,
-          .update_s = factor * work.parameters * rates.parameter_s,
-          .sums_s = factor * work.summed * rates.parameter_s * kPassesOfSum / kPassesOfUpdate};
+  const WorkerRates& rates = of_machine.of(plan);
+  const double factor = rates.overhead / workers_of(plan), of_pass = factor * share_of_work(plan);
+  StepTime time{.gemm_s = of_pass * (work.gemm_flop * rates.gemm_s + work.gemm_flop_per_width * rates.gemm_per_width_s),
+                .attention_s = of_pass * (work.attention_macs * rates.attention_mac_s +
+                                          work.attention_values * rates.attention_value_s),
+                .values_s = of_pass * work.values * rates.value_s + factor * work.inputs * rates.input_s,
+                .jobs_s = work.passes * rates.pass_s,
+                .update_s = factor * work.parameters * rates.parameter_s,
+                .sums_s = factor * work.summed * rates.parameter_s * kPassesOfSum / kPassesOfUpdate};
+  const double threads = double(plan.config.data.loader_threads), loading_s = double(plan.samples) * loading.sample_s;
+  if (loading.on_workers)
+    time.loading_s = loading_s / std::min(threads, double(workers_of(plan)));
+  else
+    time.loading_s = std::max(0.0, loading_s / threads - time.total_s());
+  return time;
 }
 
 std::string describe_time(const RunPlan& plan, const MachineRates& rates, const MachineRates* bf16,
-                          const std::string& run_folder) {
+                          const std::string& run_folder, const Loading& loading) {
   const config::Config& c = plan.config;
-  const StepTime step = predict_step(plan, rates);
+  const StepTime step = predict_step(plan, rates, loading);
   const double step_s = step.total_s(), steps = double(c.train.steps);
   const double steps_s = step_s * steps, beside_s = predict_evaluation(plan, step);
   const auto share = [&](double part_s) { return 100 * part_s / step_s; };
   std::string text = fmt::format(
       "time, predicted from rates of this machine that were measured now:\n"
-      "  step         {:.3g} s, {:.3g} images/s: GEMMs {:.0f} %, attention {:.0f} %, other passes {:.0f} %, update "
-      "{:.0f} "
-      "%, sums of ranks {:.0f} %\n"
+      "  step         {:.3g} s, {:.3g} images/s: GEMMs {:.0f} %, attention {:.0f} %, other passes {:.0f} %, starting "
+      "jobs {:.0f} %, update {:.0f} %, sums of ranks {:.0f} %, loading {:.0f} %\n"
       "  {:<11}  {}, and {} of samples and validation\n",
       step_s, double(c.train.global_batch) / step_s, share(step.gemm_s), share(step.attention_s), share(step.values_s),
-      share(step.update_s), share(step.sums_s), fmt::format("{} steps", c.train.steps), format_duration(steps_s),
-      format_duration(beside_s));
+      share(step.jobs_s), share(step.update_s), share(step.sums_s), share(step.loading_s),
+      fmt::format("{} steps", c.train.steps), format_duration(steps_s), format_duration(beside_s));
   if (!c.data.vae.empty())
     text += "               encoding images (data.vae) is not counted: ditbench vae measures it\n";
   if (c.optimizer.kind == optim::Kind::kMuon)
     text += "               the products of optimizer.kind: muon are not counted\n";
-  return text + describe_checkpoints(plan, run_folder) + what_shortens(plan, rates, bf16, step_s, steps_s, beside_s);
+  return text + describe_checkpoints(plan, run_folder) + what_shortens(plan, rates, bf16, loading, steps_s, beside_s);
 }
 
 double predict_evaluation(const RunPlan& plan, const StepTime& step) {

@@ -88,14 +88,6 @@ double share_of_recomputed_blocks(const config::Config& config) {
   return double(std::count(of_blocks.begin(), of_blocks.end(), nn::Recompute::kBlock)) / double(of_blocks.size());
 }
 
-/// Rates are measured with `selective`. Of the forward pass, a third of a step, blocks compute 15 % again with it, and
-/// 95 % with `block` (kShareAgain of automem_plan.cpp), which the count of work takes for all.
-double share_of_work(const RunPlan& plan) {
-  constexpr double kSelective = 3.15, kBlock = 3.95, kBlockCounted = 4.0 / 3;
-  if (plan.config.train.recompute == nn::Recompute::kNone) return 3 / kSelective;
-  return plan.config.train.recompute == nn::Recompute::kBlock ? kBlock / kSelective / kBlockCounted : 1;
-}
-
 bool has_core_to_communicate(const config::ParallelConfig& parallel, int cores) {
   return parallel.comm_cores > 0 ||
          (parallel.comm_cores == parallel::kAutoCores && cores >= parallel::kCoresToSetAside);
@@ -103,7 +95,7 @@ bool has_core_to_communicate(const config::ParallelConfig& parallel, int cores) 
 
 /// What a pass over the model adds to its multiply-adds: weights that lie at another die, read in forward and twice in
 /// backward; for each micro-batch but the first, weights read again and gradients added to those that are there.
-double weights_time(const RunPlan& plan, const MachineRates& rates, const ClusterDescription& platform,
+double weights_time(const RunPlan& plan, const WorkerRates& rates, const ClusterDescription& platform,
                     double parameters) {
   constexpr double kAdds = 2;
   const double reads = 3 + share_of_recomputed_blocks(plan.config);
@@ -244,11 +236,11 @@ Timeline outer_timeline(const OuterStepTimes& outer, bool overlap, double phase_
 
 MachineRates rates_of(const Die& die, DType precision) {
   const double flop_per_s = die.training_flop_per_s(precision) / die.cores;
-  MachineRates rates;
+  WorkerRates rates;
   rates.gemm_s = 1 / flop_per_s;
   rates.attention_mac_s = 6 / flop_per_s;  // forward and backward of a multiply-add of forward
   rates.parameter_s = kPassesOfUpdate * sizeof(float) / (die.memory_gb_per_s * 1e9 / die.cores);
-  return rates;
+  return {rates, rates};
 }
 
 namespace {
@@ -337,8 +329,8 @@ ClusterStep predict_step(const RunPlan& plan, const MachineRates& rates, const C
                          int cores) {
   const StepTime work = predict_step(plan, rates);
   ClusterStep step;
-  step.compute_s = work.compute_s() * share_of_work(plan);
-  step.weights_s = weights_time(plan, rates, platform, double(plan.gradients.buckets.n()));
+  step.compute_s = work.compute_s();
+  step.weights_s = weights_time(plan, rates.of(plan), platform, double(plan.gradients.buckets.n()));
   step.tensor_s = tensor_sums_s(plan, platform);
   step.update_s = work.update_s;
   double pass_s = step.compute_s + step.weights_s + step.tensor_s;

@@ -189,7 +189,7 @@ struct Found {
 };
 
 void look(const std::string& folder, const std::string& top, int depth, Found& found) {
-  const dataset::Listing listing = dataset::list_folder(folder);
+  const dataset::Listing listing = dataset::list_folder(folder, "a folder that exists");
   for (const std::string& name : listing.files) {
     const dataset::FileKind kind = dataset::file_kind(name);
     found.paths[kind].push_back(folder + "/" + name);
@@ -323,9 +323,9 @@ Inspection inspect_path(const std::string& path) {
   json all = {{"path", path},          {"kind", kind},          {"classes", classes}, {"num_classes", num_classes},
               {"other_files", others}, {"exif_turned", turned}, {"files", files},     {"damaged", damaged}};
   std::string table = table_of(all);
-  table +=
-      fmt::format("{} files ({}), {} kinds of sizes, {} classes{}, {} other files\n", files.size(), kind, shapes.size(),
-                  num_classes, classes.empty() ? "" : fmt::format(" ({})", fmt::join(classes, ", ")), others);
+  table += fmt::format("{} files ({}), {} kind(s) of sizes, {} classes{}, {} other files\n", files.size(), kind,
+                       shapes.size(), num_classes,
+                       classes.empty() ? "" : fmt::format(" ({})", fmt::join(classes, ", ")), others);
   if (turned > 0)
     table += fmt::format("{} images have an EXIF orientation that data.exif_orientation: true would turn\n", turned);
   for (const json& file : damaged) table += fmt::format("damaged: {}\n", file.at("problem").get<std::string>());

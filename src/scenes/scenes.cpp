@@ -34,7 +34,7 @@ bool is_size(const std::string& word) {
 
 void list_rasters(const std::string& folder, const std::string& top, int depth, std::vector<FoundFile>& files,
                   int64_t& others) {
-  const dataset::Listing listing = dataset::list_folder(folder);
+  const dataset::Listing listing = dataset::list_folder(folder, "a folder that exists");
   for (const std::string& name : listing.files)
     dataset::file_kind(name) == dataset::FileKind::kRaster ? files.push_back({folder + "/" + name, folder, top})
                                                            : void(++others);

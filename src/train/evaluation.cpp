@@ -95,7 +95,8 @@ void Evaluation::sample_grid(const std::string& path, int64_t step, bool compare
     extra["sample_class_accuracy"] = own / double(n);
     log::info(
         "samples: {} of {} have their own class as nearest neighbour among {} images of the data (chance {:.1f} %)",
-        int64_t(std::lround(own)), n, kReferenceImages, 100.0 / double(data.num_classes()));
+        int64_t(std::lround(own)), n, std::min<int64_t>(kReferenceImages, data.size()),
+        100.0 / double(data.num_classes()));
   }
   const dataset::SampleShape shape = decoder != nullptr ? decoder->images() : plan::model_shape(config.model);
   const bool diverged = comm.allreduce_or(all_finite(images) ? 0 : 1) != 0;

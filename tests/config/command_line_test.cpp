@@ -111,6 +111,18 @@ TEST_CASE("values may begin with a dash, be empty or long") {
 TEST_CASE("unknown flags name the nearest") {
   CHECK(parse_error({"--confg", "a"}) == "[command line] unknown flag --confg; did you mean --config?");
   CHECK(parse_error({"--strct=1"}) == "[command line] unknown flag --strct; did you mean --strict?");
+  CHECK(parse_error({"--steps", "5"}) == "[command line] unknown flag --steps; try prog --help");
+  config::CommandLine with_keys({.program = "ditrain", .summary = "", .flags = {}, .explains_keys = true});
+  const auto refused = [&](const char* flag) {
+    try {
+      parse(with_keys, {flag});
+    } catch (const InputError& e) {
+      return std::string(e.what());
+    }
+    return std::string("accepted");
+  };
+  CHECK(refused("--global_batch") == "[command line] unknown flag --global_batch; try --set train.global_batch=...");
+  CHECK(refused("--data") == "[command line] unknown flag --data; try --set data.KEY=VALUE (ditrain --help data)");
   CHECK(parse_error({"--zzzzzzzzzzzz"}) == "[command line] unknown flag --zzzzzzzzzzzz; try prog --help");
   CHECK(parse_error({"-c", "a"}) == "[command line] unknown flag -c; expected flags with two dashes; try prog --help");
 }

@@ -142,6 +142,9 @@ TEST_CASE("tabs in YAML are named as such") {
         "[config] a.yaml:3: tabs are not allowed in YAML; use spaces");
   CHECK(parse_error("train:\n  steps:\t5\n") == "no error");
   CHECK(parse_error("optimizer:\n  betas: [0.9,\n\t0.95]\n") == "no error");
+  CHECK(parse_error("train:\n  seed 1\n  steps: 2\n") ==
+        "[config] a.yaml:3: not valid YAML: illegal map value; try `key: value`, with a space behind the colon, here "
+        "and in the line above");
   CHECK(parse_error("train: [\n").starts_with("[config] a.yaml:2: not valid YAML: "));
 }
 
@@ -153,6 +156,9 @@ TEST_CASE("bad --set") {
         "[config] --set: no assignment; got 'steps=1.5'" + shape + "train.steps=... or --set sample.steps=...");
   CHECK(set_error("") == "[config] --set: no assignment; got ''" + shape + "train.steps=100");
   CHECK(set_error("train.stepps=1") == "[config] --set: unknown key train.stepps; did you mean steps?");
+  CHECK(set_error("train.batch_size=1") ==
+        "[config] --set: unknown key train.batch_size; did you mean global_batch or micro_batch?");
+  CHECK(set_error("train.lr=1") == "[config] --set: unknown key train.lr; try optimizer.lr");
   CHECK(set_error("trein.steps=1") == "[config] --set: unknown section trein; did you mean train?");
   CHECK(set_error("train.steps=").find("[config] --set: train.steps: bad value; got ''") == 0);
   CHECK(set_error("model.input_size=[]").find("--set: model.input_size: bad value") != std::string::npos);

@@ -20,10 +20,10 @@ plan::RunPlan plan_of(const config::Config& wanted, int ranks = 1, std::vector<i
 
 // A second for each 1e9 of a count, or none.
 plan::MachineRates rates(double gemm, double attention, double values, double parameters) {
-  plan::MachineRates r;
+  plan::WorkerRates r;
   r.gemm_s = gemm * 1e-9, r.attention_mac_s = attention * 1e-9, r.value_s = values * 1e-9;
   r.parameter_s = parameters * 1e-9;
-  return r;
+  return {r, r};
 }
 
 }  // namespace
@@ -66,6 +66,45 @@ TEST_CASE("a step takes its work times the rates, divided by the workers of a ra
   const plan::RunPlan more = plan_of(test::config_of("selective"), 1, {2, 2});
   CHECK(predict_step(more, rates(1, 2, 3, 4)).total_s() == Approx(time.total_s() / 4));
   CHECK(predict_step(plan_of(test::config_of("selective", 4), 2), rates(1, 2, 3, 4)).sums_s > 0);
+  const auto gemms_s = [](const char* recompute) {
+    return predict_step(plan_of(test::config_of(recompute)), rates(1, 0, 0, 0)).gemm_s;
+  };
+  CHECK(gemms_s("none") == Approx(gemms_s("selective") / 1.05));
+  CHECK(gemms_s("block") == Approx(gemms_s("none") * 3.95 / 3));
+}
+
+TEST_CASE("a step starts jobs for each block and micro-batch, however many workers there are") {
+  plan::MachineRates r;
+  r.in_team.pass_s = 0.001, r.in_team.overhead = 3;
+  config::Config config = test::config_of("selective");
+  CHECK(predict_step(plan_of(config, 1, {4}), r).total_s() == Approx(0.012));
+  config.train.micro_batch = 2;
+  CHECK(predict_step(plan_of(config, 1, {4}), r).jobs_s == Approx(0.048));
+  CHECK(predict_step(plan_of(config, 1, {1, 1}), r).total_s() == 0);  // workers of one cluster each
+}
+
+TEST_CASE("loading holds up all workers of a rank, unless it has cores of its own") {
+  config::Config config = test::config_of("selective");
+  config.data.loader_threads = 1;
+  const plan::MachineRates none;
+  CHECK(predict_step(plan_of(config, 1, {4}), none, {.sample_s = 0.01}).total_s() == Approx(0.08));
+  config.data.loader_threads = 3;
+  CHECK(predict_step(plan_of(config, 1, {4}), none, {.sample_s = 0.01}).loading_s == Approx(0.08 / 3));
+  CHECK(predict_step(plan_of(config, 1, {2}), none, {.sample_s = 0.01}).loading_s == Approx(0.04));
+  config.data.loader_threads = 1;
+  plan::MachineRates jobs;
+  jobs.in_team.pass_s = 0.05 / 12;
+  const plan::Loading beside{.sample_s = 0.01, .on_workers = false};
+  CHECK(predict_step(plan_of(config, 1, {4}), jobs, beside).total_s() == Approx(0.08));
+  config.data.loader_threads = 2;
+  CHECK(predict_step(plan_of(config, 1, {4}), jobs, beside).total_s() == Approx(0.05));
+}
+
+TEST_CASE("what loading a sample costs is measured on samples of the data") {
+  config::Config config = test::small_config();
+  const auto data = dataset::open_dataset(config.data, {3, 64, 64}, dataset::kShapesClasses, 0);
+  const plan::Loading loading = plan::measure_loading(*data);
+  CHECK((loading.sample_s > 1e-6 && loading.sample_s < 0.1 && loading.on_workers));
 }
 
 TEST_CASE("samples and validation are counted in passes over the model") {
@@ -92,23 +131,28 @@ TEST_CASE("a dry run says time, checkpoints, disk and what would shorten the run
   config.train.steps = 3600, config.checkpoint.every_steps = 1000, config.checkpoint.keep_last = 2;
   const plan::RunPlan plan = plan_of(config);
   plan::MachineRates r = rates(1, 0, 0, 0), fast = r;
-  r.gemm_s = 1 / work_of(plan).gemm_flop, fast.gemm_s = r.gemm_s / 2;
+  r.alone.gemm_s *= 1 / predict_step(plan, r).total_s(), fast.alone.gemm_s = r.alone.gemm_s / 2;
+  r.in_team = r.alone;
   const std::string text = describe_time(plan, r, &fast, "/nowhere/yet");
   INFO(text);
   CHECK_THAT(text,
              Contains("step         1 s, 8 images/s: GEMMs 100 %") && Contains("3600 steps   1 h 0 min, and 0 s of"));
   CHECK_THAT(text, Contains("up to 3 at a time take 1.4") && Contains(" free in /nowhere/yet\n"));
   CHECK_THAT(text, Contains("--set train.precision=bf16: 0.5 s per step") &&
-                       Contains("--set train.recompute=selective: 0.75 s per step"));
+                       Contains("--set train.recompute=selective: 0.797 s per step"));
   CHECK(describe_time(plan, r, &r, ".").find("bf16") == std::string::npos);  // no faster
+  const std::string loads = describe_time(plan_of(config, 1, {2}), r, nullptr, ".", {.sample_s = 1});
+  CHECK_THAT(loads, Contains("loading 94 %") && Contains("--set data.loader_threads=2: 4.5 s per step"));
 }
 
 TEST_CASE("the rates of this machine are measured in a moment") {
-  parallel::Team team({.num_workers = 1});
-  const plan::MachineRates r = plan::measure_rates(team, DType::kF32);
-  CHECK((r.gemm_s > 1e-13 && r.gemm_s < 1e-8));  // 10 TFLOP/s ... 0.1 GFLOP/s of a core
-  CHECK((r.attention_mac_s > 0 && r.value_s > 0 && r.parameter_s > 0 && r.overhead >= 1));
-  CHECK((r.gemm_per_width_s >= 0 && r.attention_value_s >= 0));
+  parallel::Team team({.num_workers = 2});
+  const plan::MachineRates of_machine = plan::measure_rates(team, DType::kF32);
+  for (const plan::WorkerRates& r : {of_machine.alone, of_machine.in_team}) {
+    CHECK((r.gemm_s > 1e-13 && r.gemm_s < 1e-8));  // 10 TFLOP/s ... 0.1 GFLOP/s of a core
+    CHECK((r.attention_mac_s > 0 && r.value_s > 0 && r.parameter_s > 0 && r.overhead >= 1));
+    CHECK((r.gemm_per_width_s >= 0 && r.attention_value_s >= 0 && r.input_s > 0 && r.pass_s > 0));
+  }
 }
 
 TEST_CASE("disk: snapshots make checkpoints with their averages, and stay, and Muon keeps one state of a matrix") {

@@ -1,14 +1,17 @@
-// Predicts the time of a step before the run starts. The rates of the machine are measured on two small blocks of fixed
-// sizes; the work of a step is counted from its config, without running it.
+// Predicts the time of a step before the run starts. The rates of the machine are measured on three small models of
+// fixed sizes; the work of a step is counted from its config, without running it.
 //
 // Problem:      the rates of GEMMs, attention and element-wise passes depend on processor, memory and kernels; those of
-//               GEMMs also on the model's width, because narrow GEMMs do less arithmetic per byte
-// Abstractions: StepWork (counts), MachineRates (seconds per count), StepTime (their products)
+//               GEMMs also on the model's width, because narrow GEMMs do less arithmetic per byte. Workers of a cluster
+//               are slower together: they share caches and memory, exchange what they computed, and wait for each
+//               other. In small models starting jobs and loading samples take a part of the time that one can see
+// Abstractions: StepWork (counts), WorkerRates (seconds per count), StepTime (their products)
 //
 //   parallel::Team team(placement.team());
 //   const MachineRates rates = measure_rates(team, config.train.precision);
 //   const StepTime time = predict_step(plan, rates);
 #pragma once
+#include "ditrain/dataset/dataset.hpp"
 #include "ditrain/parallel/team.hpp"
 #include "ditrain/plan/run_plan.hpp"
 
@@ -21,6 +24,8 @@ struct StepWork {
   double attention_macs = 0;       ///< multiply-adds of the forward pass
   double attention_values = 0;     ///< query values that the forward pass reads
   double values = 0;      ///< tokens x width x blocks: the values that element-wise passes touch, up to a factor
+  double inputs = 0;      ///< values of the samples, each of which gets noise
+  double passes = 0;      ///< blocks x micro-batches
   double parameters = 0;  ///< parameters that this rank's optimiser updates
   double summed = 0;      ///< parameters whose gradients are all-reduced
 };
@@ -34,36 +39,52 @@ inline constexpr double kPassesOfUpdate = 9;
 inline constexpr double kPassesOfSum = 3;
 
 /// Seconds per count of StepWork, of one worker.
-struct MachineRates {
+struct WorkerRates {
   double gemm_s = 0, gemm_per_width_s = 0;
   double attention_mac_s = 0, attention_value_s = 0;
-  double value_s = 0;
+  double value_s = 0, input_s = 0;
   double parameter_s = 0;
-  double overhead = 1;  ///< time of a step / time of its jobs, x the slowdown of a core while all cores compute
+  double pass_s = 0;    ///< starting and ending the jobs of a block; not divided by the workers
+  double overhead = 1;  ///< on all of the others but pass_s
 };
 
-/// Measures the rates with forward, backward and update of two small blocks on the calling thread, and the peak of the
-/// team's cores at once, in some tenths of a second. It takes the shortest CPU time of several repeats, so that other
+struct MachineRates {
+  WorkerRates alone;    ///< of a cluster of one worker, while all other cores compute too
+  WorkerRates in_team;  ///< of a cluster of several
+  const WorkerRates& of(const RunPlan& plan) const;
+};
+
+/// Measures the rates with forward, backward and update of three small models, on the calling thread alone and on the
+/// team, in about a second. It takes the median CPU time of several repeats on the calling thread, so that other
 /// programs on the machine hardly matter.
-/// Memory:   about 150 MB
+/// Memory:   about 150 MB, and 15 MB per worker
 MachineRates measure_rates(parallel::Team& team, DType precision);
 
+/// What loading samples costs the workers.
+struct Loading {
+  double sample_s = 0;     ///< CPU seconds per sample; 0: unknown
+  bool on_workers = true;  ///< whether loader threads share the cores of the workers
+};
+/// The CPU time of loading a sample: the mean of some all over the data, in half a second at most. A sample that cannot
+/// be read ends the measurement.
+Loading measure_loading(const dataset::Dataset& data);
+
 struct StepTime {
-  double gemm_s = 0, attention_s = 0, values_s = 0, update_s = 0, sums_s = 0;
-  double compute_s() const { return gemm_s + attention_s + values_s; }  ///< of forward and backward
-  double total_s() const { return compute_s() + update_s + sums_s; }
+  double gemm_s = 0, attention_s = 0, values_s = 0, jobs_s = 0, update_s = 0, sums_s = 0, loading_s = 0;
+  double compute_s() const { return gemm_s + attention_s + values_s + jobs_s; }  ///< of forward and backward
+  double total_s() const { return compute_s() + update_s + sums_s + loading_s; }
 };
 
-/// Predicts the time of a step on one rank. It ignores waiting for data and for other nodes, and copies between memory
-/// tiers.
-/// Math:     each count x its rate x the overhead / workers of the rank
-StepTime predict_step(const RunPlan& plan, const MachineRates& rates);
+/// Predicts the time of a step on one rank. It ignores waiting for other nodes and copies between memory tiers.
+/// Math:     each count x its rate x the overhead / workers of the rank. A loader thread that takes a core from one
+///           worker holds all of them up, as they wait for each other: loading_s = samples x sample_s / loader threads
+StepTime predict_step(const RunPlan& plan, const MachineRates& rates, const Loading& loading = {});
 
 /// The text of a dry run about time and disk: the time of a step and of its parts, of all steps, of samples and
 /// validation, the size of the checkpoints in `run_folder`, and changes that shorten the run. `bf16`: the rates in
 /// bf16, if the machine supports it and the run does not use it; else null.
 std::string describe_time(const RunPlan& plan, const MachineRates& rates, const MachineRates* bf16,
-                          const std::string& run_folder);
+                          const std::string& run_folder, const Loading& loading = {});
 
 /// Seconds that a run needs in addition to its steps: sample grids, validation and Frechet distances. (Checkpoints are
 /// written during training.) A forward pass is taken as a third of a step's compute.
