@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "ditrain/base/error.hpp"
 #include "ditrain/bench/arrays.hpp"
 #include "ditrain/bench/step.hpp"
@@ -15,7 +17,7 @@ using kernels::GemmArgs;
 // The operands of one shape; `next` goes round the copies of the weight, which is c in a weight gradient, else b.
 class Operands {
  public:
-  Operands(ops::Context& ctx, const ProductShape& shape, const ProductTypes& types, int64_t copies)
+  Operands(ops::Context& ctx, const ProductShape& shape, const ProductTypes& types, int64_t copies, PackingOfB packing)
       : shape_(shape), types_(types) {
     for (int64_t i = 0; i < copies; ++i) {
       const bool first = i == 0;
@@ -23,6 +25,7 @@ class Operands {
       if (first || !shape.accumulates()) b_.push_back(random_tensor(ctx, {shape.k, shape.n}, -0.5f, 0.5f, types.b));
       if (first || shape.accumulates()) c_.push_back(random_tensor(ctx, {shape.m, shape.n}, -0.5f, 0.5f, types.c));
     }
+    if (packing == PackingOfB::kBefore) pack();
   }
 
   // Their memory stays in place during f(args).
@@ -32,7 +35,11 @@ class Operands {
     const Tensor& c = c_[size_t(turn_) % c_.size()];
     ++turn_;
     const Held a_held(a_), b_held(b), c_held(c);
-    f(args_of(shape_, types_, a_held.get(), b_held.get(), c_held.get()));
+    GemmArgs g = args_of(shape_, types_, a_held.get(), b_held.get(), c_held.get());
+    if (!panels_.defined()) return f(g);
+    const Held panels(panels_);
+    g.packed_b = {.panels = static_cast<const float*>(panels.get()), .columns = g.n};
+    f(g);
   }
 
   // One pass over the next weight: read, or updated where the product adds to it.
@@ -46,9 +53,15 @@ class Operands {
   size_t weight_bytes() const { return (shape_.accumulates() ? c_ : b_).front().bytes(); }
 
  private:
+  void pack() {
+    const Tensor panels({int64_t(kernels::packed_b_bytes(shape_.k, shape_.n, types_.arithmetic) / sizeof(float))});
+    with_next([&](const GemmArgs& g) { kernels::pack_b(g, static_cast<float*>(Held(panels).get())); });
+    panels_ = panels;
+  }
+
   const ProductShape shape_;
   const ProductTypes types_;
-  Tensor a_;
+  Tensor a_, panels_;
   std::vector<Tensor> b_, c_;
   int64_t turn_ = 0;
 };
@@ -75,6 +88,11 @@ void add_rivals(Work& work, Operands& operands, const Peers& peers) {
   }
 }
 
+constexpr const char* kPackedBefore = "packed before";
+bool is_packed_before(const Row& row) {
+  return std::any_of(row.details.begin(), row.details.end(), [](const Field& f) { return f.name == "b"; });
+}
+
 bool counts_in_mean(const Row& row) {
   for (const Field& f : row.details)
     if (const auto* size = std::get_if<int64_t>(&f.value); size != nullptr && *size < 256) return false;
@@ -82,22 +100,24 @@ bool counts_in_mean(const Row& row) {
 }
 
 void add_means(Harness& harness, const std::string& dtype) {
-  std::vector<const Row*> large, skinny;
+  std::vector<const Row*> large, skinny, packed;
   for (const Row& row : harness.report().rows)
-    if (row.dtype == dtype) (counts_in_mean(row) ? large : skinny).push_back(&row);
+    if (row.dtype == dtype) (is_packed_before(row) ? packed : counts_in_mean(row) ? large : skinny).push_back(&row);
   harness.note(mean_share(large, "m, n, k >= 256"));
   harness.note(mean_ratios(large));
   if (skinny.empty()) return;
   const Row& worst = worst_of(skinny);
   harness.note(fmt::format("worst row in {} that memory limits: {:.1f} % of its loop, {}", dtype, 100 * worst.share,
                            worst.name));
+  harness.note(mean_share(packed, std::string("B ") + kPackedBefore));
 }
 
 }  // namespace
 
-Row measure_product(Harness& harness, const ProductShape& shape, DType precision, const Peers& peers) {
+Row measure_product(Harness& harness, const ProductShape& shape, DType precision, const Peers& peers,
+                    PackingOfB packing) {
   const ProductTypes types = product_types(shape, precision);
-  Operands operands(harness.ctx(), shape, types, copies_of(harness, shape, types));
+  Operands operands(harness.ctx(), shape, types, copies_of(harness, shape, types), packing);
   const auto ours = [&](const GemmArgs& g) { ops::gemm(harness.ctx(), g); };
   Work work{.name = shape.name(), .dtype = precision, .call = [&] { operands.with_next(ours); }};
   if (shape.skinny()) {
@@ -112,6 +132,10 @@ Row measure_product(Harness& harness, const ProductShape& shape, DType precision
                   {"trans", std::string(shape.trans())},
                   {"types", types_text(types), false},
                   {"cache", std::string(shape.skinny() ? "cold" : "warm"), false}};
+  if (packing == PackingOfB::kBefore) {
+    work.name += std::string(", B ") + kPackedBefore;
+    work.details.push_back({"b", std::string(kPackedBefore), false});
+  }
   add_rivals(work, operands, peers);
   return harness.measure(work);
 }
@@ -131,8 +155,11 @@ void bench_gemm(Harness& harness, const GemmBench& bench) {
   const Peers peers = bench.peers ? load_peers(harness) : Peers();
   for (const DType precision : bench.precisions)
     for (const ModelShape& model : models)
-      for (const ProductShape& shape : product_shapes(model, bench.batch * kTokens))
+      for (const ProductShape& shape : product_shapes(model, bench.batch * kTokens)) {
         harness.add(measure_product(harness, shape, precision, peers));
+        if (!shape.skinny() && !shape.accumulates())
+          harness.add(measure_product(harness, shape, precision, {}, PackingOfB::kBefore));
+      }
   for (const DType precision : bench.precisions) add_means(harness, dtype_name(precision));  // with the highest peaks
 }
 

@@ -62,27 +62,33 @@ TEST_CASE("gemm: means are of the large rows and name the worst") {
   Harness harness(2, Effort::quick());
   bench_gemm(harness, {.model = "DiT-S/2", .batch = 1});
   const Report& report = harness.report();
-  REQUIRE(report.rows.size() == 15);
+  REQUIRE(report.rows.size() == 23);
   std::vector<double> shares;
-  for (const Row& row : report.rows)
-    if (row.name.find("condition") == std::string::npos) shares.push_back(row.share);
-  REQUIRE(report.notes.size() == 2);
+  int64_t packed = 0;
+  for (const Row& row : report.rows) {
+    const bool before = row.name.find("B packed before") != std::string::npos;
+    if (before) ++packed;
+    if (row.name.find("condition") == std::string::npos && !before) shares.push_back(row.share);
+  }
+  CHECK(packed == 8);  // of four layers, forward and data gradient
+  REQUIRE(report.notes.size() == 3);
   CHECK_THAT(report.notes[0], Contains("12 rows"));
   const size_t at = report.notes[0].find(": ");
   CHECK(std::stod(report.notes[0].substr(at + 2)) == Approx(100 * geometric_mean(shares)).margin(0.051));
   CHECK_THAT(report.notes[1], Contains("S condition"));
+  CHECK_THAT(report.notes[2], Contains("8 rows in f32 with B packed before"));
 }
 
 TEST_CASE("gemm: several precisions in one report, each with its own means") {
   Harness harness(2, Effort::quick());
   bench_gemm(harness, {.model = "DiT-S/2", .batch = 1, .precisions = {DType::kF32, DType::kBF16}});
   const Report& report = harness.report();
-  REQUIRE(report.rows.size() == 30);
-  for (size_t i = 0; i < 30; ++i) CHECK(report.rows[i].dtype == (i < 15 ? "f32" : "bf16"));
-  REQUIRE(report.notes.size() == 4);
+  REQUIRE(report.rows.size() == 46);
+  for (size_t i = 0; i < 46; ++i) CHECK(report.rows[i].dtype == (i < 23 ? "f32" : "bf16"));
+  REQUIRE(report.notes.size() == 6);
   CHECK_THAT(report.notes[0], Contains("12 rows in f32"));
-  CHECK_THAT(report.notes[2], Contains("12 rows in bf16"));
-  CHECK_THAT(report.notes[3], Contains("worst row in bf16 that memory limits"));
+  CHECK_THAT(report.notes[3], Contains("12 rows in bf16"));
+  CHECK_THAT(report.notes[4], Contains("worst row in bf16 that memory limits"));
 }
 
 TEST_CASE("gemm: models without a table are refused") {

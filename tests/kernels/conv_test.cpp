@@ -25,7 +25,8 @@ struct Problem {
 // Odd sizes, few channels, kernels larger than the image, strides, one-sided padding, doubling, gaps between pixels,
 // more than one chunk of the sum (17 x 9 x 9 = 1,377 and 9 x 130 = 1,170 steps). Some have channels of whole vectors,
 // one with a chunk that ends within a tap. The last ones have lines that register tiles fill, so that they are read as
-// lines: blocks of several lines and images, one of part of a line, strides as long as the kernel and shorter.
+// lines: blocks of several lines and images, one of part of a line, strides as long as the kernel and shorter. Lines of
+// multiples of 16 pixels with multiples of 32 channels are read so by the tile unit.
 const std::vector<Problem> kProblems = {
     {2, 5, 7, 3, 5},
     {1, 1, 1, 16, 33},
@@ -49,6 +50,12 @@ const std::vector<Problem> kProblems = {
     {2, 9, 17, 8, 20, 1, 1, 2, 2, 0, 0, 0, 0},
     {2, 5, 29, 6, 33, 3, 3, 2, 2, 0, 0, 1, 1, false, 2},
     {2, 5, 9, 12, 7, 3, 3, 1, 1, 1, 1, 1, 1, true},
+    {2, 9, 16, 160, 40},
+    {1, 3, 96, 32, 20},
+    {2, 5, 8, 64, 33, 3, 3, 1, 1, 1, 1, 1, 1, true},
+    {1, 9, 33, 32, 20, 3, 3, 2, 2, 0, 0, 0, 0},
+    {1, 5, 48, 64, 20, 1, 7, 1, 1, 0, 3, 0, 3},
+    {2, 5, 16, 32, 9, 3, 5, 2, 1, 0, 2, 2, 1, false, 32},
 };
 
 std::string text(const Problem& p, const ProductKernels& table) {
@@ -276,29 +283,30 @@ TEST_CASE("conv: a result in bf16 is the f32 one, rounded once, and so is what i
 }
 
 TEST_CASE("conv: the same bits however rows and columns are cut, and in a packing group, and so are the moments") {
-  const Problem p{2, 19, 16, 130, 70};  // 608 rows, 1,170 steps
   constexpr int64_t kUnit = 32;
   const GemmBlocking before = gemm_blocking();
   set_gemm_blocking({40, 96});
   for (const DType type : kTypes)
-    for (const ProductKernels* table : usable_products(type)) {
-      INFO(table->name);
-      Data group(p, type, type, EpilogueKind::kResidual), parts(p, type, type, EpilogueKind::kResidual);
-      Data one(p, type, type, EpilogueKind::kResidual);
-      one.ask_for_moments(kUnit), group.ask_for_moments(kUnit), parts.ask_for_moments(kUnit);
-      one.run(*table);
-      for (int64_t i = 0, rows = kUnit; i < p.rows(); i += rows, rows *= 2)
-        for (int64_t j = 0, cols = 3; j < p.outputs; j += cols, cols = cols * 2 - 1) {
-          const GemmArgs part = block_of(parts.args, i, std::min(rows, p.rows() - i), j, std::min(cols, p.outputs - j));
-          const Scratch scratch(table->scratch_bytes(part, {}));
-          table->gemm(part, scratch.get(), {});
-        }
-      CHECK(same_bits(parts.y.values(), one.y.values()));
-      CHECK(same_bits(parts.moments, one.moments));
-      run_as_packing_group(*table, group.args, {224, 0, 384});
-      CHECK(same_bits(group.y.values(), one.y.values()));
-      CHECK(same_bits(group.moments, one.moments));
-    }
+    for (const ProductKernels* table : usable_products(type))
+      for (const Problem& p : {Problem{2, 19, 16, 130, 70}, {2, 19, 16, 160, 70}, {1, 4, 152, 160, 70}}) {  // 608 rows
+        INFO(text(p, *table));
+        Data group(p, type, type, EpilogueKind::kResidual), parts(p, type, type, EpilogueKind::kResidual);
+        Data one(p, type, type, EpilogueKind::kResidual);
+        one.ask_for_moments(kUnit), group.ask_for_moments(kUnit), parts.ask_for_moments(kUnit);
+        one.run(*table);
+        for (int64_t i = 0, rows = kUnit; i < p.rows(); i += rows, rows *= 2)
+          for (int64_t j = 0, cols = 3; j < p.outputs; j += cols, cols = cols * 2 - 1) {
+            const GemmArgs part =
+                block_of(parts.args, i, std::min(rows, p.rows() - i), j, std::min(cols, p.outputs - j));
+            const Scratch scratch(table->scratch_bytes(part, {}));
+            table->gemm(part, scratch.get(), {});
+          }
+        CHECK(same_bits(parts.y.values(), one.y.values()));
+        CHECK(same_bits(parts.moments, one.moments));
+        run_as_packing_group(*table, group.args, {224, 0, 384});
+        CHECK(same_bits(group.y.values(), one.y.values()));
+        CHECK(same_bits(group.moments, one.moments));
+      }
   set_gemm_blocking(before);
 }
 
@@ -321,6 +329,18 @@ TEST_CASE("conv: the same bits from packed pixels and from pixels in place, and 
         }
         CHECK(same_bits(parts.y.values(), packed.y.values()));
       }
+  const Problem lines{2, 9, 16, 160, 40};  // on the tile unit parts of other than 16 rows are packed
+  for (const ProductKernels* table : usable_products(DType::kBF16)) {
+    INFO(table->name);
+    Data whole(lines, DType::kBF16, DType::kBF16), parts(lines, DType::kBF16, DType::kBF16);
+    whole.run(*table);
+    for (int64_t i = 0; i < lines.rows(); i += 23) {
+      const GemmArgs part = block_of(parts.args, i, std::min<int64_t>(23, lines.rows() - i), 0, lines.outputs);
+      const Scratch scratch(table->scratch_bytes(part, {}));
+      table->gemm(part, scratch.get(), {});
+    }
+    CHECK(same_bits(parts.y.values(), whole.y.values()));
+  }
 }
 
 TEST_CASE("conv: moments are those of the finished columns") {
