@@ -25,13 +25,14 @@ settings() {
   printf -- '--set=%s\n' "${all[@]}"
 }
 predict() {
-  "$bin/ditrain" "$@" --dry-run >"$work/dry" 2>&1 || { cat "$work/dry" >&2; exit 1; }
+  "$bin/ditrain" "$@" --dry-run </dev/null >"$work/dry" 2>&1 || { cat "$work/dry" >&2; exit 1; }
   sed -nE 's/^  step +([0-9.e+-]+) s, .*/\1/p' "$work/dry"
 }
 
 printf '%-8s %-5s %5s %11s %10s %9s %7s %7s\n' config type batch 'predicted s' 'measured s' 'fastest s' error spread
 number=0 bad=0
 while read -r name precision batch steps; do
+  [[ $steps -gt 3 ]] || { echo "check_dry_run: a row needs more than 3 steps; got $steps" >&2; exit 2; }
   mapfile -t flags < <(settings "$name" "$precision" "$batch" "$steps")
   config="$work/empty.yaml"
   echo "train: {seed: 0}" >"$config"

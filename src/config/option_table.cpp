@@ -584,13 +584,15 @@ std::set<std::string> words_of(const std::string& key) {
   return words;
 }
 
-// Keys of a section that share a word with this one: global_batch or micro_batch for batch_size.
+// Up to three keys of a section that share a word with this one: global_batch or micro_batch for batch_size.
 std::string keys_with_words_of(const std::string& key, const std::vector<std::string>& keys) {
   const std::set<std::string> wanted = words_of(key);
   std::string found;
+  int left = 3;
   for (const std::string& k : keys) {
     const std::set<std::string> words = words_of(k);
-    if (std::any_of(words.begin(), words.end(), [&](const std::string& word) { return wanted.count(word) > 0; }))
+    if (std::any_of(words.begin(), words.end(), [&](const std::string& word) { return wanted.count(word) > 0; }) &&
+        left-- > 0)
       found += (found.empty() ? "" : " or ") + k;
   }
   return found;
@@ -598,7 +600,8 @@ std::string keys_with_words_of(const std::string& key, const std::vector<std::st
 
 }  // namespace
 
-std::string settings_called(const std::string& word) {
+std::string settings_called(std::string word) {
+  std::replace(word.begin(), word.end(), '-', '_');
   const std::vector<std::string> sections = option_sections();
   if (std::find(sections.begin(), sections.end(), word) != sections.end())
     return fmt::format("--set {}.KEY=VALUE (ditrain --help {})", word, word);
@@ -617,8 +620,8 @@ const Option& find_option(const std::string& section, const std::string& key, co
     throw InputError({.where = "config", .what = origin + "unknown section " + section, .hint = meant});
   const std::vector<std::string> candidates = known_section ? keys : option_sections();
   std::string near = nearest_word(known_section ? key : section, candidates);
-  if (near.empty() && known_section) near = keys_with_words_of(key, keys);
   const std::string elsewhere = near.empty() ? keys_called(key, "{}.{}") : "";
+  if (near.empty() && elsewhere.empty() && known_section) near = keys_with_words_of(key, keys);
   const std::string what = known_section ? "unknown key " + section + "." + key : "unknown section " + section;
   throw InputError({.where = "config",
                     .what = origin + what + (near.empty() ? "" : "; did you mean " + near + "?"),

@@ -67,8 +67,9 @@ YAML::Node YamlDocument::parse(const std::string& text) const {
     return document;
   } catch (const YAML::Exception& error) {
     if (is_indented_by_tab(text, error.mark.line)) fail(at(error.mark) + "tabs are not allowed in YAML; use spaces");
+    const bool lacks_colon = error.msg == "illegal map value";
     fail(at(error.mark) + "not valid YAML: " + error.msg, "", "",
-         "`key: value`, with a space behind the colon, here and in the line above");
+         lacks_colon ? "`key: value`, with a space behind the colon, here and in the line above" : "");
   }
 }
 

@@ -19,8 +19,8 @@ struct Side {
   std::unique_ptr<ImageSet> set = nullptr;  ///< if their features are needed
   std::optional<Features> features = {};
   std::optional<FeatureStatistics> statistics = {}, spatial_statistics = {};
-  bool is_of_file = false;                   ///< its statistics were read,
-  std::optional<StatisticsFacts> made = {};  ///< and the file says how they were made
+  bool is_of_file = false;                   ///< its statistics were read from a file
+  std::optional<StatisticsFacts> made = {};  ///< how the file says that they were made
   std::string bands = {};                    ///< of tiles as they are: names and scales, in the order of the channels
   const char* role() const { return is_generated ? "generated" : "real"; }
   const dataset::TileShards* tiles() const { return set ? set->tiles() : nullptr; }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "ditrain/base/bytes.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/dataset/kinds.hpp"
@@ -11,6 +13,7 @@
 #include "ditrain/plan/rank_groups.hpp"
 #include "ditrain/plan/step_time.hpp"
 #include "ditrain/platform/affinity.hpp"
+#include "ditrain/platform/topology.hpp"
 
 namespace ditrain::plan {
 
@@ -81,12 +84,20 @@ std::string time_here(const RunPlan& plan, int ranks, const std::string& run_fol
   const auto alone = dist::make_null_communicator();
   const Placement placement = plan_placement(plan.config, ranks > 0 ? *alone : comm);
   Loading loading = data != nullptr ? measure_loading(*data) : Loading{};
-  loading.on_workers = placement.pus.empty() || placement.helper_pus.size() <= placement.pus.size();
+  loading.cores = int(placement.plan.unused.size());
+  if (!loading.problem.empty()) log::warn("data: {}", loading.problem);
+  const double pus = double(platform::probe_topology().allowed_pus.size());  // before the team is bound to some of them
   parallel::Team team(placement.team());
-  const MachineRates rates = measure_rates(team, plan.config.train.precision);
+  const double workers_per_core = std::max(1.0, team.num_workers() / pus);
+  const auto measured = [&](DType precision) {
+    MachineRates rates = measure_rates(team, precision);
+    share_cores(rates, workers_per_core);
+    return rates;
+  };
+  const MachineRates rates = measured(plan.config.train.precision);
   const bool has_bf16 = kernels::measure_fma_peak(DType::kBF16, 1e-4) > 0;
   std::optional<MachineRates> bf16;
-  if (has_bf16 && plan.config.train.precision == DType::kF32) bf16 = measure_rates(team, DType::kBF16);
+  if (has_bf16 && plan.config.train.precision == DType::kF32) bf16 = measured(DType::kBF16);
   return describe_time(plan, rates, bf16 ? &*bf16 : nullptr, run_folder, loading);
 }
 
@@ -123,12 +134,12 @@ void print_dry_run(const config::Config& wanted, int ranks, const std::string& r
   log::info_lines(describe(plan.memory));
   if (plan.automem) log::info_lines(automem::describe(*plan.automem));
   const size_t limit = limit_of_node(config).bytes;
-  log::info_lines(time_here(plan, ranks, run_folder, data.get(), comm));
   log::info("a node like this one ({}) holds {} such rank(s)", format_bytes(limit), limit / plan.memory.total());
   if (comm.rank() == 0)
     for (const std::string& warning : config::warnings(config)) log::warn_line(warning);
   check_memory(plan);
   check_tiers(plan, run_folder);
+  log::info_lines(time_here(plan, ranks, run_folder, data.get(), comm));
 }
 
 }  // namespace ditrain::plan

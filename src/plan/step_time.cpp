@@ -26,12 +26,9 @@ namespace {
 
 using ops::WorkKind;
 
-// Of the forward work of a block, what backward computes again; as kShareAgain of automem_plan.cpp, by kind of work.
-bool computes_block_again(const config::Config& config, int64_t block) {
+nn::Recompute recompute_of(const config::Config& config, int64_t block) {
   const auto& of_blocks = config.train.recompute_of_blocks;
-  const auto recompute =
-      of_blocks.empty() ? config.train.recompute.value_or(nn::Recompute::kSelective) : of_blocks[size_t(block)];
-  return recompute == nn::Recompute::kBlock;
+  return of_blocks.empty() ? config.train.recompute.value_or(nn::Recompute::kSelective) : of_blocks[size_t(block)];
 }
 
 StepWork work_of_step(const config::Config& config, double samples, double parameters) {
@@ -41,7 +38,7 @@ StepWork work_of_step(const config::Config& config, double samples, double param
   for (int64_t i = 0; i < m.depth; ++i) {
     const int64_t of_block = nn::tokens_of_block(config.train.routing, m, i);
     tokens += double(of_block);
-    again += computes_block_again(config, i) ? double(of_block) : 0;
+    again += recompute_of(config, i) == nn::Recompute::kBlock ? double(of_block) : 0;
     attention += nn::attention_macs(m, of_block);
   }
   const double more = 1 + again / tokens / 3;
@@ -59,19 +56,25 @@ StepWork work_of_step(const config::Config& config, double samples, double param
 
 /// Rates are measured with `selective`. Of the forward pass, a third of a step, blocks compute 15 % again with it, and
 /// 95 % with `block` (kShareAgain of automem_plan.cpp), which the count of work takes for all.
-double share_of_work(const RunPlan& plan) {
-  constexpr double kSelective = 3.15, kBlock = 3.95, kBlockCounted = 4.0 / 3;
-  if (plan.config.train.recompute == nn::Recompute::kNone) return 3 / kSelective;
-  return plan.config.train.recompute == nn::Recompute::kBlock ? kBlock / kSelective / kBlockCounted : 1;
+double share_of_work(const config::Config& config) {
+  constexpr double kNone = 3, kSelective = 3.15, kBlock = 3.95;
+  double passes = 0, counted = 0;
+  for (int64_t i = 0; i < config.model.depth; ++i) {
+    const nn::Recompute recompute = recompute_of(config, i);
+    passes += recompute == nn::Recompute::kBlock ? kBlock : recompute == nn::Recompute::kNone ? kNone : kSelective;
+    counted += kSelective * (recompute == nn::Recompute::kBlock ? 4.0 / 3 : 1);
+  }
+  return passes / counted;
 }
 
-// A model of fixed size, and the times of one step of it. Each worker gets `samples`, but for the tiny model.
+// A model of fixed size.
 struct Reference {
   int64_t width, tokens_per_side, samples;
+  bool per_worker = true;  ///< each worker gets so many samples
 };
 // The time of the tiny one is that of starting and ending jobs; the narrow one is as small models are, the wide one
 // leaves the caches as large models do. Together they take about a tenth of a second on a core.
-constexpr Reference kTiny{32, 4, 1}, kNarrow{192, 8, 4}, kWide{512, 16, 1};
+constexpr Reference kTiny{32, 4, 1, false}, kNarrow{192, 8, 4}, kWide{512, 16, 1};
 constexpr int64_t kDepth = 2;
 constexpr int kRepeats = 9;
 constexpr double kRepeatFor_s = 0.02;  // short steps are repeated for so long
@@ -132,7 +135,7 @@ Measured measure(parallel::Team& team, const Reference& reference, DType precisi
   autograd::ParameterStore& store = model.parameters();
   store.allocate(autograd::ParameterStore::For::kTraining, precision, {.states = optim::state_arrays()});
   nn::initialise(model, 0);
-  const int64_t batch = reference.samples * (reference.width == kTiny.width ? 1 : team.num_workers());
+  const int64_t batch = reference.samples * (reference.per_worker ? team.num_workers() : 1);
   nn::ModelPass pass(model, batch, autograd::Mode::kTraining, {.precision = precision});
   pass.allocate();
   ops::Context ctx(team);
@@ -189,6 +192,8 @@ std::string describe_checkpoints(const RunPlan& plan, const std::string& run_fol
                      unknown ? "" : fmt::format(", of {} free in {}", format_bytes(space.available), run_folder));
 }
 
+constexpr int64_t kMostLoaderThreads = 1024;  // as the key's range
+
 // Settings that shorten the run, with the time of a step that they would give.
 std::string what_shortens(const RunPlan& plan, const MachineRates& rates, const MachineRates* bf16,
                           const Loading& loading, double steps_s, double beside_s) {
@@ -206,7 +211,8 @@ std::string what_shortens(const RunPlan& plan, const MachineRates& rates, const 
     add(fmt::format("--set train.recompute=selective: {:.3g} s per step, with more memory", s));
   RunPlan loads = plan;
   loads.config.data.loader_threads *= 2;
-  if (const double s = predict_step(loads, rates, loading).total_s(); s < 0.95 * step_s)
+  const bool is_allowed = loads.config.data.loader_threads <= kMostLoaderThreads;
+  if (const double s = predict_step(loads, rates, loading).total_s(); is_allowed && s < 0.95 * step_s)
     add(fmt::format("--set data.loader_threads={}: {:.3g} s per step", loads.config.data.loader_threads, s));
   if (beside_s > 0.2 * steps_s)
     add("fewer or smaller sample grids and distances: sample.every_steps, sample.num_images");
@@ -257,7 +263,8 @@ WorkerRates rates_with(parallel::Team& team, DType precision) {
                    w.attention_values, of(wide, WorkKind::kAttention));
   rates.value_s = of(wide, WorkKind::kElementwise) / w.values;
   rates.input_s = measure_noise(team);
-  rates.parameter_s = (of(wide, WorkKind::kOptimizer) + workers * wide.norm_s) / w.parameters;
+  rates.parameter_s =
+      (of(wide, WorkKind::kOptimizer) + workers * std::max(0.0, wide.norm_s - tiny.norm_s)) / w.parameters;
   rates.pass_s = tiny.total_s / double(kDepth);
   double jobs_s = 0;
   for (const double s : wide.times.working_s) jobs_s += s;
@@ -298,19 +305,27 @@ MachineRates measure_rates(parallel::Team& team, DType precision) {
 
 Loading measure_loading(const dataset::Dataset& data) {
   constexpr int64_t kSamples = 32;
-  constexpr double kLongest_s = 0.5;
+  constexpr double kLongestCpu_s = 0.5, kLongest_s = 2;
   std::vector<float> sample(size_t(data.shape().elements()));
   Condition condition;
   Loading loading;
-  const double start_s = cpu_time_s();
-  try {
-    for (int64_t i = 0; i < kSamples && cpu_time_s() - start_s < kLongest_s; ++i) {
+  const double cpu_start_s = cpu_time_s(), start_s = now_s();
+  int64_t read = 0;
+  for (int64_t i = 0; i < kSamples; ++i) {
+    try {
       data.load(i * data.size() / kSamples, false, sample.data(), &condition);
-      loading.sample_s = (cpu_time_s() - start_s) / double(i + 1);
+      ++read;
+    } catch (const InputError& error) {
+      loading.problem = error.what();
     }
-  } catch (const InputError&) {  // the run will report it, or skip the file
+    if (cpu_time_s() - cpu_start_s > kLongestCpu_s || now_s() - start_s > kLongest_s) break;
   }
+  if (read > 0) loading.sample_s = (cpu_time_s() - cpu_start_s) / double(read);
   return loading;
+}
+
+void share_cores(MachineRates& rates, double workers_per_core) {
+  for (WorkerRates* r : {&rates.alone, &rates.in_team}) r->overhead *= workers_per_core, r->pass_s *= workers_per_core;
 }
 
 const WorkerRates& MachineRates::of(const RunPlan& plan) const {
@@ -321,7 +336,7 @@ const WorkerRates& MachineRates::of(const RunPlan& plan) const {
 StepTime predict_step(const RunPlan& plan, const MachineRates& of_machine, const Loading& loading) {
   const StepWork work = work_of(plan);
   const WorkerRates& rates = of_machine.of(plan);
-  const double factor = rates.overhead / workers_of(plan), of_pass = factor * share_of_work(plan);
+  const double factor = rates.overhead / workers_of(plan), of_pass = factor * share_of_work(plan.config);
   StepTime time{.gemm_s = of_pass * (work.gemm_flop * rates.gemm_s + work.gemm_flop_per_width * rates.gemm_per_width_s),
                 .attention_s = of_pass * (work.attention_macs * rates.attention_mac_s +
                                           work.attention_values * rates.attention_value_s),
@@ -330,10 +345,10 @@ StepTime predict_step(const RunPlan& plan, const MachineRates& of_machine, const
                 .update_s = factor * work.parameters * rates.parameter_s,
                 .sums_s = factor * work.summed * rates.parameter_s * kPassesOfSum / kPassesOfUpdate};
   const double threads = double(plan.config.data.loader_threads), loading_s = double(plan.samples) * loading.sample_s;
-  if (loading.on_workers)
+  if (loading.cores == 0)
     time.loading_s = loading_s / std::min(threads, double(workers_of(plan)));
   else
-    time.loading_s = std::max(0.0, loading_s / threads - time.total_s());
+    time.loading_s = std::max(0.0, loading_s / std::min(threads, double(loading.cores)) - time.total_s());
   return time;
 }
 
@@ -352,6 +367,7 @@ std::string describe_time(const RunPlan& plan, const MachineRates& rates, const 
       step_s, double(c.train.global_batch) / step_s, share(step.gemm_s), share(step.attention_s), share(step.values_s),
       share(step.jobs_s), share(step.update_s), share(step.sums_s), share(step.loading_s),
       fmt::format("{} steps", c.train.steps), format_duration(steps_s), format_duration(beside_s));
+  if (loading.sample_s == 0) text += "               loading samples is not counted\n";
   if (!c.data.vae.empty())
     text += "               encoding images (data.vae) is not counted: ditbench vae measures it\n";
   if (c.optimizer.kind == optim::Kind::kMuon)

@@ -146,6 +146,7 @@ TEST_CASE("tabs in YAML are named as such") {
         "[config] a.yaml:3: not valid YAML: illegal map value; try `key: value`, with a space behind the colon, here "
         "and in the line above");
   CHECK(parse_error("train: [\n").starts_with("[config] a.yaml:2: not valid YAML: "));
+  CHECK(parse_error("train: [\n").find("colon") == std::string::npos);
 }
 
 TEST_CASE("bad --set") {
@@ -158,6 +159,8 @@ TEST_CASE("bad --set") {
   CHECK(set_error("train.stepps=1") == "[config] --set: unknown key train.stepps; did you mean steps?");
   CHECK(set_error("train.batch_size=1") ==
         "[config] --set: unknown key train.batch_size; did you mean global_batch or micro_batch?");
+  CHECK(
+      set_error("train.every_steps=1").starts_with("[config] --set: unknown key train.every_steps; try checkpoint.e"));
   CHECK(set_error("train.lr=1") == "[config] --set: unknown key train.lr; try optimizer.lr");
   CHECK(set_error("trein.steps=1") == "[config] --set: unknown section trein; did you mean train?");
   CHECK(set_error("train.steps=").find("[config] --set: train.steps: bad value; got ''") == 0);

@@ -55,7 +55,7 @@ const std::vector<Problem> kProblems = {
     {2, 5, 8, 64, 33, 3, 3, 1, 1, 1, 1, 1, 1, true},
     {1, 9, 33, 32, 20, 3, 3, 2, 2, 0, 0, 0, 0},
     {1, 5, 48, 64, 20, 1, 7, 1, 1, 0, 3, 0, 3},
-    {2, 5, 16, 32, 9, 3, 5, 2, 1, 0, 2, 2, 1, false, 32},
+    {2, 5, 16, 32, 9, 3, 5, 2, 1, 0, 2, 2, 2, false, 32},
 };
 
 std::string text(const Problem& p, const ProductKernels& table) {
@@ -262,11 +262,20 @@ TEST_CASE("conv: weights come out of their panels as they were, rounded where pr
 }
 
 TEST_CASE("conv: a result in bf16 is the f32 one, rounded once, and so is what is added to it") {
-  for (const ProductKernels* table : usable_products(DType::kF32))
-    for (const size_t i : {size_t{2}, size_t{3}}) {
-      INFO(text(kProblems[i], *table));
-      const EpilogueKind kind = i == 2 ? EpilogueKind::kSilu : EpilogueKind::kResidual;
-      Data d(kProblems[i], DType::kF32, DType::kF32, kind);
+  struct Case {
+    Problem p;
+    DType type;
+    EpilogueKind kind;
+  };
+  const Problem lines{1, 34, 32, 160, 40};  // more rows than are summed at a time, more steps than a chunk has
+  for (const Case& c : {Case{kProblems[2], DType::kF32, EpilogueKind::kSilu},
+                        {kProblems[3], DType::kF32, EpilogueKind::kResidual},
+                        {lines, DType::kBF16, EpilogueKind::kSilu},
+                        {lines, DType::kBF16, EpilogueKind::kResidual}})
+    for (const ProductKernels* table : usable_products(c.type)) {
+      INFO(text(c.p, *table));
+      const EpilogueKind kind = c.kind;
+      Data d(c.p, c.type, c.type, kind);
       std::vector<BFloat16> residual;
       for (float& x : d.residual.f32) residual.push_back(to_bf16(x)), x = to_f32(residual.back());
       std::vector<float> want = d.run(*table);
@@ -288,7 +297,7 @@ TEST_CASE("conv: the same bits however rows and columns are cut, and in a packin
   set_gemm_blocking({40, 96});
   for (const DType type : kTypes)
     for (const ProductKernels* table : usable_products(type))
-      for (const Problem& p : {Problem{2, 19, 16, 130, 70}, {2, 19, 16, 160, 70}, {1, 4, 152, 160, 70}}) {  // 608 rows
+      for (const Problem& p : {Problem{2, 19, 16, 130, 70}, {2, 19, 16, 160, 70}, {1, 2, 304, 160, 70}}) {  // 608 rows
         INFO(text(p, *table));
         Data group(p, type, type, EpilogueKind::kResidual), parts(p, type, type, EpilogueKind::kResidual);
         Data one(p, type, type, EpilogueKind::kResidual);

@@ -94,17 +94,43 @@ TEST_CASE("loading holds up all workers of a rank, unless it has cores of its ow
   config.data.loader_threads = 1;
   plan::MachineRates jobs;
   jobs.in_team.pass_s = 0.05 / 12;
-  const plan::Loading beside{.sample_s = 0.01, .on_workers = false};
+  const plan::Loading beside{.sample_s = 0.01, .cores = 2};
   CHECK(predict_step(plan_of(config, 1, {4}), jobs, beside).total_s() == Approx(0.08));
   config.data.loader_threads = 2;
   CHECK(predict_step(plan_of(config, 1, {4}), jobs, beside).total_s() == Approx(0.05));
+  config.data.loader_threads = 100;  // on two cores
+  CHECK(predict_step(plan_of(config, 1, {4}), jobs, {.sample_s = 0.02, .cores = 2}).total_s() == Approx(0.08));
+}
+
+TEST_CASE("workers that share cores take turns") {
+  const plan::RunPlan plan = plan_of(test::config_of("selective"), 1, {4});
+  plan::MachineRates r = rates(1, 1, 1, 1);
+  r.in_team.pass_s = 0.001;
+  const double before_s = predict_step(plan, r).total_s();
+  share_cores(r, 2);
+  CHECK(predict_step(plan, r).total_s() == Approx(2 * before_s));
+}
+
+TEST_CASE("recomputation that differs between blocks takes the mean of their times") {
+  plan::RunPlan plan = plan_of(test::config_of("selective"));
+  config::TrainConfig& train = plan.config.train;
+  train.recompute.reset();
+  const auto seconds = [&](nn::Recompute first, nn::Recompute others) {
+    train.recompute_of_blocks.assign(size_t(plan.config.model.depth), others);
+    std::fill_n(train.recompute_of_blocks.begin(), plan.config.model.depth / 2, first);
+    return predict_step(plan, rates(1, 0, 0, 0)).compute_s();
+  };
+  const double none = seconds(nn::Recompute::kNone, nn::Recompute::kNone);
+  const double block = seconds(nn::Recompute::kBlock, nn::Recompute::kBlock);
+  CHECK(block / none == Approx(3.95 / 3));
+  CHECK(seconds(nn::Recompute::kNone, nn::Recompute::kBlock) == Approx((none + block) / 2).epsilon(0.01));
 }
 
 TEST_CASE("what loading a sample costs is measured on samples of the data") {
   config::Config config = test::small_config();
   const auto data = dataset::open_dataset(config.data, {3, 64, 64}, dataset::kShapesClasses, 0);
   const plan::Loading loading = plan::measure_loading(*data);
-  CHECK((loading.sample_s > 1e-6 && loading.sample_s < 0.1 && loading.on_workers));
+  CHECK((loading.sample_s > 1e-6 && loading.sample_s < 0.1 && loading.problem.empty()));
 }
 
 TEST_CASE("samples and validation are counted in passes over the model") {

@@ -39,8 +39,9 @@ const std::vector<Option>& option_table();
 
 /// The sections, in order.
 std::vector<std::string> option_sections();
-/// What sets keys of this name or section: "--set train.steps=..."; "" if there is none.
-std::string settings_called(const std::string& word);
+/// What sets keys of this name or section, whose words may be joined by '-': "--set train.steps=..."; "" if there is
+/// none.
+std::string settings_called(std::string word);
 
 /// The option `section.key`, for messages prefixed with `origin`.
 /// Errors:   InputError for an unknown section or key; names the nearest

@@ -120,7 +120,7 @@ struct GemmArgs {
 /// x86: multiply, then add). The old c, if accumulated, comes first, then the chunk sums in increasing order, the bias
 /// last. bf16 arithmetic takes the steps of a chunk in pairs. amx_bf16 has no chunks but blocks of 32 steps: the even
 /// steps of a block form one chain from zero and the odd ones another, their sum is added to that of the blocks before
-/// (the first block's to the old c or to zero); the bias comes last.
+/// (the first block's to the old c or to zero); the bias comes last. Its a_row_sums have chains of 384 steps.
 inline constexpr int64_t kSumChunk = 1152;
 
 /// Up to this k the memory traffic of c limits a product: tiles then run along rows of c, and operands are read in
@@ -142,7 +142,7 @@ struct PackingGroup {
 ///         if it is accumulated
 /// Speed:  operands are read in place where packing would take longer than it saves: b for at most as many rows as a
 ///         vector has lanes (16 with AVX-512); a and b for k up to kFewSteps with transposed a and plain b in f32 (a
-///         rank-B update); a, and the lines of pixels under a window, for few columns. A packing group always packs b
+///         rank-B update); a, and the lines of pixels under a window, for few columns, on amx_bf16 for any. A packing group always packs b
 void gemm(const GemmArgs& args, void* scratch, const PackingGroup& packers = {});
 size_t gemm_scratch_bytes(const GemmArgs& args, const PackingGroup& packers = {});
 size_t gemm_shared_bytes(const GemmArgs& args, const PackingGroup& packers);

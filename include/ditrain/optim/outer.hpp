@@ -48,8 +48,8 @@ class OuterOptimizer {
   void begin(ops::Context& ctx, bool loaded = false);
   /// The array to sum over ranks: [arena_size], this rank's part of the mean.
   const Tensor& gradient() const { return gradient_; }
-  /// Weights and momentum of the run; with overlap also the start and the momentum of the group.
-  std::vector<Tensor> arrays() const { return {weights_, momentum_, start_, group_momentum_}; }
+  /// Gradient, weights and momentum of the run; with overlap also the start and the momentum of the group.
+  std::vector<Tensor> arrays() const { return {gradient_, weights_, momentum_, start_, group_momentum_}; }
   /// Writes the gradient of the phase. With overlap the weights become those that the next phase begins with.
   void take_gradient(ops::Context& ctx);
   /// Applies the sum over ranks. Without overlap the weights become those that the next phase begins with.

@@ -45,12 +45,12 @@ struct WorkerRates {
   double value_s = 0, input_s = 0;
   double parameter_s = 0;
   double pass_s = 0;    ///< starting and ending the jobs of a block; not divided by the workers
-  double overhead = 1;  ///< on all of the others but pass_s
+  double overhead = 1;  ///< factor on every rate but pass_s
 };
 
 struct MachineRates {
-  WorkerRates alone;    ///< of a cluster of one worker, while all other cores compute too
-  WorkerRates in_team;  ///< of a cluster of several
+  WorkerRates alone;    ///< of a worker that is its cluster, while all other cores compute too
+  WorkerRates in_team;  ///< of a worker in a cluster of several
   const WorkerRates& of(const RunPlan& plan) const;
 };
 
@@ -59,14 +59,17 @@ struct MachineRates {
 /// programs on the machine hardly matter.
 /// Memory:   about 150 MB, and 15 MB per worker
 MachineRates measure_rates(parallel::Team& team, DType precision);
+/// Makes the rates those of so many workers (at least 1) per core, which take turns.
+void share_cores(MachineRates& rates, double workers_per_core);
 
 /// What loading samples costs the workers.
 struct Loading {
-  double sample_s = 0;     ///< CPU seconds per sample; 0: unknown
-  bool on_workers = true;  ///< whether loader threads share the cores of the workers
+  double sample_s = 0;       ///< CPU seconds per sample; 0: unknown
+  int cores = 0;             ///< that loader threads have for themselves; 0: they share those of the workers
+  std::string problem = {};  ///< of a sample that could not be read
 };
-/// The CPU time of loading a sample: the mean of some all over the data, in half a second at most. A sample that cannot
-/// be read ends the measurement.
+/// The CPU time of loading a sample, without turning and mirroring it: the mean of some all over the data, in half a
+/// second of CPU time and two seconds at most, but of one sample at least.
 Loading measure_loading(const dataset::Dataset& data);
 
 struct StepTime {
