@@ -142,7 +142,8 @@ struct PackingGroup {
 ///         if it is accumulated
 /// Speed:  operands are read in place where packing would take longer than it saves: b for at most as many rows as a
 ///         vector has lanes (16 with AVX-512); a and b for k up to kFewSteps with transposed a and plain b in f32 (a
-///         rank-B update); a, and the lines of pixels under a window, for few columns, on amx_bf16 for any. A packing group always packs b
+///         rank-B update); a, and the lines of pixels under a window, for few columns, on amx_bf16 for any. A packing
+///         group always packs b
 void gemm(const GemmArgs& args, void* scratch, const PackingGroup& packers = {});
 size_t gemm_scratch_bytes(const GemmArgs& args, const PackingGroup& packers = {});
 size_t gemm_shared_bytes(const GemmArgs& args, const PackingGroup& packers);
