@@ -122,6 +122,7 @@ TEST_CASE("unknown flags name the nearest") {
     return std::string("accepted");
   };
   CHECK(refused("--global_batch") == "[command line] unknown flag --global_batch; try --set train.global_batch=...");
+  CHECK(refused("--global-batch") == "[command line] unknown flag --global-batch; try --set train.global_batch=...");
   CHECK(refused("--data") == "[command line] unknown flag --data; try --set data.KEY=VALUE (ditrain --help data)");
   CHECK(parse_error({"--zzzzzzzzzzzz"}) == "[command line] unknown flag --zzzzzzzzzzzz; try prog --help");
   CHECK(parse_error({"-c", "a"}) == "[command line] unknown flag -c; expected flags with two dashes; try prog --help");

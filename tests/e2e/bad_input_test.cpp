@@ -550,6 +550,7 @@ TEST_CASE("memory: where two copies of the state do not fit, one rank with a sma
   const Result far_too_large =
       run(command(1000, sets({"model.hidden_size=16384", "model.num_heads=128"}) + Args{"--dry-run"}));
   REQUIRE_EXIT(far_too_large, 2);
+  CHECK(far_too_large.out.find("predicted from rates") == std::string::npos);  // nothing was measured
   const std::string at_most = "expected at most ";
   const size_t at = far_too_large.err.find(at_most);
   REQUIRE(at != std::string::npos);

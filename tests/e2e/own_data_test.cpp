@@ -81,6 +81,10 @@ TEST_CASE("own data: classes are counted, and the number is part of the run") {
   CHECK_THAT(dry.out, Contains("3 x 32 x 32, 3 classes,"));
   const Result dry_ten = run(cifar10(images, scratch / "planned", {"--dry-run", "--set", "model.num_classes=10"}));
   CHECK_THAT(dry_ten.err, Contains("there are no samples of 7 of 10 classes: 3 to 9"));
+  write_file(images + "/class_1/torn.png", "no PNG");
+  const Result torn = run(cifar10(images, scratch / "planned", {"--dry-run"}));
+  REQUIRE_EXIT(torn, 0);
+  CHECK_THAT(torn.err, Contains("torn.png"));
 }
 
 TEST_CASE("own data: the way of photos.yaml, from a dry run to samples, flat and with classes") {

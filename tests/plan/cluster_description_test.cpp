@@ -4,9 +4,10 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 
-#include "ditrain/base/error.hpp"
+#include "config/config_support.hpp"
 
 using namespace ditrain;
+using test::message_of;
 
 namespace {
 
@@ -26,16 +27,6 @@ std::string with(const std::string& was, const std::string& is) {
   const size_t at = text.find(was);
   REQUIRE(at != text.npos);
   return text.replace(at, was.size(), is);
-}
-
-template <class F>
-std::string message_of(F action) {
-  try {
-    action();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 std::string refusal(const std::string& text) {

@@ -80,7 +80,9 @@ struct StepTime {
 
 /// Predicts the time of a step on one rank. It ignores waiting for other nodes and copies between memory tiers.
 /// Math:     each count x its rate x the overhead / workers of the rank. A loader thread that takes a core from one
-///           worker holds all of them up, as they wait for each other: loading_s = samples x sample_s / loader threads
+///           worker holds all of them up, as they wait for each other: loading_s = samples x sample_s / min(loader
+///           threads, workers). With n cores for themselves loader threads work during the step, and loading_s is what
+///           samples x sample_s / min(loader threads, n) is longer than that
 StepTime predict_step(const RunPlan& plan, const MachineRates& rates, const Loading& loading = {});
 
 /// The text of a dry run about time and disk: the time of a step and of its parts, of all steps, of samples and
