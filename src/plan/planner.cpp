@@ -265,8 +265,8 @@ std::string outer_line(const PlannedRun& run) {
   if (!run.step.outer) return "";
   const OuterStepCost& outer = *run.step.outer;
   return fmt::format(
-      "     every {} steps an outer step: {:.3g} s on the wire; a rank waits {:.3g} s{} and passes over the weights for "
-      "{:.3g} s\n",
+      "     every {} steps an outer step: {:.3g} s on the wire; a rank waits {:.3g} s{} and "
+      "passes over the weights for {:.3g} s\n",
       run.config.dist.outer->every, outer.wire_s, outer.exposed_s,
       run.config.dist.outer->overlap ? " (the rest hides behind the next steps)" : "", outer.passes_s);
 }

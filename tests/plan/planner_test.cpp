@@ -127,7 +127,7 @@ TEST_CASE("planner: outer steps are planned, cost less on a slow network, and ar
   CHECK(best.step.total_s < 0.2 * plain_s);
   for (const config::Difference& d : config::differences(plan.wanted, best.config)) CHECK(d.key != "dist.outer");
   CHECK_THAT(describe(plan, ""),
-             Contains("every 20 steps an outer one: ") && Contains(" s of passes over the weights"));
+             Contains("every 20 steps an outer step: ") && Contains(" s and passes over the weights for "));
   CHECK(std::none_of(plan.fitting.begin(), plan.fitting.end(), [](const PlannedRun& r) { return r.choice.shards; }));
   config.dist.outer->overlap = true;
   const ClusterPlan overlapped = planned(config, slow);
