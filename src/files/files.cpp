@@ -274,6 +274,14 @@ void fsync_directory(const std::string& path) {
     throw RunError({.where = path, .what = "syncing the folder failed", .got = reason(errno)});
 }
 
+std::optional<double> free_bytes(const std::string& folder) {
+  std::error_code error;
+  fs::path path = fs::absolute(folder, error);
+  while (!path.empty() && path != path.root_path() && !fs::exists(path, error)) path = path.parent_path();
+  const fs::space_info space = fs::space(path, error);
+  return error ? std::nullopt : std::optional(double(space.available));
+}
+
 void make_output_folder(const std::string& path) {
   std::error_code error;
   std::vector<std::string> parents;  // of what is missing: a new name lasts once the folder that holds it is synced

@@ -12,6 +12,8 @@
 #include "ditrain/dist/sums.hpp"
 #include "ditrain/eval/sampling.hpp"
 #include "ditrain/eval/training_fid.hpp"
+#include "ditrain/files/checkpoint_folder.hpp"
+#include "ditrain/files/files.hpp"
 #include "ditrain/optim/outer.hpp"
 #include "ditrain/plan/inputs.hpp"
 
@@ -163,6 +165,19 @@ CheckpointDisk checkpoint_disk(const config::Config& config) {
   return {.checkpoint_bytes = 2.0 * sizeof(float) * double(model.parameters().num_parameters()) + optimizer + averages,
           .kept = kept,
           .snapshot_bytes = averages * snapshots};
+}
+
+std::string disk_warning(const CheckpointDisk& disk, const std::string& run_folder, double share_done) {
+  const std::optional<double> free = files::free_bytes(run_folder);
+  const double there = double(files::list_checkpoints(run_folder + "/checkpoints").size()),
+               more = std::max(1.0, disk.kept - there),
+               needed = disk.checkpoint_bytes * more + disk.snapshot_bytes * (1 - share_done);
+  if (!free || *free >= needed) return "";
+  return fmt::format(
+      "disk: {} are free in {}, and checkpoints need {}{} ({} each): free space, choose another --out, or "
+      "lower checkpoint.keep_last",
+      format_bytes(size_t(*free)), run_folder, format_bytes(size_t(needed)), there > 0 ? " more" : "",
+      format_bytes(size_t(disk.checkpoint_bytes)));
 }
 
 std::string recompute_text(const config::Config& config) {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <ctime>
-#include <filesystem>
 #include <limits>
+#include <optional>
 #include <tuple>
 
 #include "ditrain/base/bytes.hpp"
@@ -15,6 +15,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
 #include "ditrain/diffusion/sampler.hpp"
+#include "ditrain/files/files.hpp"
 #include "ditrain/kernels/measure.hpp"
 #include "ditrain/nn/block.hpp"
 #include "ditrain/nn/model.hpp"
@@ -171,25 +172,17 @@ std::pair<double, double> line_through(double x1, double y1, double s1, double x
   return {s2 / x2, 0};
 }
 
-// Folders on the way to one that does not exist yet: the nearest that does.
-std::filesystem::path existing_part(std::filesystem::path folder) {
-  std::error_code ignored;
-  folder = std::filesystem::absolute(folder, ignored);
-  while (!folder.empty() && folder != folder.root_path() && !std::filesystem::exists(folder, ignored))
-    folder = folder.parent_path();
-  return folder;
-}
-
 std::string describe_checkpoints(const RunPlan& plan, const std::string& run_folder) {
   const CheckpointDisk disk = checkpoint_disk(plan.config);
-  std::error_code unknown;
-  const auto space = std::filesystem::space(existing_part(run_folder), unknown);
+  const std::optional<double> space = files::free_bytes(run_folder);
+  const std::string warning = disk_warning(disk, run_folder, 0);
   const std::string snapshots =
       disk.snapshot_bytes == 0 ? "" : ", snapshots " + format_bytes(size_t(disk.snapshot_bytes));
-  return fmt::format("  checkpoint   {}; up to {:.0f} at a time take {}{}{}\n",
+  return fmt::format("  checkpoint   {}; up to {:.0f} at a time take {}{}{}\n{}",
                      format_bytes(size_t(disk.checkpoint_bytes)), disk.kept,
                      format_bytes(size_t(disk.checkpoint_bytes * disk.kept)), snapshots,
-                     unknown ? "" : fmt::format(", of {} free in {}", format_bytes(space.available), run_folder));
+                     space ? fmt::format(", of {} free in {}", format_bytes(size_t(*space)), run_folder) : "",
+                     warning.empty() ? "" : "               " + warning + "\n");
 }
 
 constexpr int64_t kMostLoaderThreads = 1024;  // as the key's range

@@ -8,6 +8,7 @@
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/files/checkpoint_folder.hpp"
 #include "ditrain/kernels/dispatch.hpp"
+#include "ditrain/plan/memory_plan.hpp"
 #include "ditrain/train/replicas.hpp"
 #include "ditrain/version.hpp"
 
@@ -18,7 +19,12 @@ Checkpointing::Checkpointing(TrainingState& state, StartingPoint& start, RunRepo
       run_(state.run),
       start_(start),
       report_(report),
-      since_last_(60 * run_.config.checkpoint.every_minutes) {}
+      since_last_(60 * run_.config.checkpoint.every_minutes) {
+  if (!run_.leader()) return;
+  const double done = double(state.progress.step) / double(run_.config.train.steps);
+  const std::string warning = plan::disk_warning(plan::checkpoint_disk(run_.config), run_.options.out, done);
+  if (!warning.empty()) log::warn_line(warning);
+}
 
 bool Checkpointing::is_due(int64_t step) const {
   const int64_t every = run_.config.checkpoint.every_steps;

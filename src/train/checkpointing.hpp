@@ -13,7 +13,8 @@ namespace ditrain::train {
 
 class Checkpointing {
  public:
-  /// All arguments outlive the object.
+  /// All arguments outlive the object. The state is the one that the run starts from. Rank 0 warns if the disk is too
+  /// small for what the run will write.
   Checkpointing(TrainingState& state, StartingPoint& start, RunReport& report);
 
   /// Whether a checkpoint is due by the clock of rank 0 (checkpoint.every_minutes); false elsewhere.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "ditrain/base/clock.hpp"
@@ -20,8 +19,6 @@
 
 namespace ditrain::train {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr int kLinkTag = 2;  // 0 and 1 are those of the clocks
 
@@ -119,15 +116,6 @@ double free_memory_gib(const plan::Placement& placement) {
   for (const auto& [node, available] : placement.free_memory)
     bytes += double(available.free_bytes + available.cached_bytes);
   return bytes / 0x1p30;
-}
-
-// Of the folder, or of the nearest one above it that exists.
-double free_disk_gib(const std::string& folder) {
-  std::error_code error;
-  fs::path path = fs::absolute(folder, error);
-  while (!path.empty() && path != path.parent_path() && !fs::exists(path, error)) path = path.parent_path();
-  const fs::space_info space = fs::space(path, error);
-  return error ? 0 : double(space.available) / 0x1p30;
 }
 
 // A launcher that binds each rank to one core leaves the rest of the node idle.
@@ -279,7 +267,7 @@ bool run_preflight(const config::Config& config, const std::string& out, dist::C
   const dist::ClockOffset clock = dist::measure_clock_offset(
       comm, [] { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); });
   mine.clock_s = clock.offset_s, mine.latency_us = clock.error_s * 1e6;
-  mine.free_memory_gib = free_memory_gib(placement), mine.free_disk_gib = free_disk_gib(out);
+  mine.free_memory_gib = free_memory_gib(placement), mine.free_disk_gib = files::free_bytes(out).value_or(0) / 0x1p30;
   const std::vector<NodeFacts> nodes = gather_nodes(comm, mine);
   double good = 1;
   if (comm.rank() == 0) {

@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/nn/model.hpp"
 #include "recompute_config.hpp"
 #include "support/small_config.hpp"
@@ -200,6 +201,19 @@ TEST_CASE("disk: snapshots make checkpoints with their averages, and stay, and M
   CHECK(plan::checkpoint_disk(c).checkpoint_bytes < 0.95 * plain.checkpoint_bytes);
   c.model.num_classes = nn::kClassesOfData;
   CHECK(plan::checkpoint_disk(c).checkpoint_bytes > 0);
+}
+
+TEST_CASE("disk: a user is told when checkpoints do not fit, and how many bytes they need") {
+  const TemporaryFolder scratch;
+  const std::string run = scratch / "not/there/yet";
+  plan::CheckpointDisk disk{.checkpoint_bytes = 0x1p60, .kept = 3};
+  CHECK_THAT(plan::disk_warning(disk, run, 0),
+             Contains(" are free in " + run) && Contains("checkpoints need ") && Contains("checkpoint.keep_last"));
+  disk = {.checkpoint_bytes = 1, .kept = 3};
+  CHECK(plan::disk_warning(disk, run, 0).empty());
+  disk.snapshot_bytes = 0x1p60;
+  CHECK_THAT(plan::disk_warning(disk, run, 0.5), Contains("checkpoints need "));
+  CHECK(plan::disk_warning(disk, run, 1).empty());  // all snapshots are written
 }
 
 TEST_CASE("disk: with outer steps every group has its moments in a checkpoint") {

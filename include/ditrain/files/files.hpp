@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -96,6 +97,10 @@ void remove_stale_files(const std::string& folder);
 
 /// Makes renames and new names in a folder durable. RunError on failure.
 void fsync_directory(const std::string& path);
+
+/// Bytes that may still be written to the disk of `folder`, or, while that is missing, of the nearest folder above it;
+/// none if the system does not tell.
+std::optional<double> free_bytes(const std::string& folder);
 
 /// Creates a folder with its parents if missing, and makes the new names durable (except in a folder that this process
 /// may write but not read, which cannot be synced).

@@ -57,5 +57,8 @@ struct CheckpointDisk {
 };
 /// model.num_classes: auto counts as kAssumedClasses.
 CheckpointDisk checkpoint_disk(const config::Config& config);
+/// What to tell a user if the disk of a run folder is too small for the checkpoints and snapshots that it still gets
+/// after `share_done` of its steps; empty if it is not.
+std::string disk_warning(const CheckpointDisk& disk, const std::string& run_folder, double share_done);
 
 }  // namespace ditrain::plan
