@@ -88,7 +88,8 @@ Side sums_of(const dataset::TileShards& shards, const std::vector<int>& bands, c
   visit_pixels(shards, bands, [&](const Pixel& x) {
     for (size_t b = 0; b < bands.size(); ++b) side.bands[b].add(x.numbers[b]), side.spectrum[b].add(x.quantities[b]);
     if (colours.nir < 0 || colours.red < 0) return;
-    const double nir = x.quantities[size_t(colours.nir)], red = x.quantities[size_t(colours.red)];
+    const double nir = std::max(0.0, double(x.quantities[size_t(colours.nir)])),
+                 red = std::max(0.0, double(x.quantities[size_t(colours.red)]));
     if (nir + red > 0) side.ndvi.add((nir - red) / (nir + red));
   });
   if (side.bands.front().n == 0) throw InputError({.where = shards.path(), .what = "no pixel is valid in all bands"});

@@ -55,6 +55,15 @@ TEST_CASE("band metrics: NDVI and angles are of what the numbers mean") {
   CHECK(c.angle_of_means == Approx(0).margin(1e-4));
 }
 
+TEST_CASE("band metrics: reflectances below 0 leave NDVI between -1 and 1") {
+  const dataset::ScratchFolder scratch;
+  TestTiles tiles{.n = 1, .side = 2, .bands = {"Red", "NIR"}};  // sums of 0.0001, of 0, and below; (0.1, 0.3)
+  tiles.write(scratch / "a.safetensors", std::vector<float>{-0.0999f, -0.1f, -0.2f, 0.1f, 0.1f, 0, 0.1f, 0.3f}, "F32");
+  const eval::BandComparison c = eval::compare_bands(scratch / "a.safetensors", scratch / "a.safetensors");
+  REQUIRE(c.ndvi);
+  CHECK(c.ndvi->real_mean == Approx((1 + 1 + 0.5) / 3));
+}
+
 TEST_CASE("band metrics: sides without a band in common and without valid pixels are refused") {
   const dataset::ScratchFolder scratch;
   TestTiles{.bands = {"x"}}.write(scratch / "x.safetensors");

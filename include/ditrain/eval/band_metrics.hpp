@@ -19,7 +19,8 @@ struct PixelComparison {
 
 struct BandComparison {
   std::vector<PixelComparison> bands;  ///< in digital numbers
-  /// (nir - red) / (nir + red), of quantities (number * scale + offset), as are the angles; none: a side lacks a band
+  /// (nir - red) / (nir + red) of quantities (number * scale + offset), of which the angles are too. Those below 0,
+  /// which an offset makes of dark pixels, count as 0; a pixel with two of them has no NDVI. none: a side lacks a band
   std::optional<PixelComparison> ndvi;
   /// Angles of pixels against the mean spectrum of the real side, degrees; none: one band
   std::optional<PixelComparison> angle;
