@@ -1,5 +1,4 @@
 // ditfid: the distance between real and generated images, and the protocol it was computed by.
-#include <iostream>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"

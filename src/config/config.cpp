@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <map>
 #include <set>
-#include <sstream>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/config/option_table.hpp"

@@ -1,6 +1,5 @@
 // Image files: one sub-folder per class (its sorted position is the label) or a flat folder without labels. Only names
 // are read when it is opened; a file is decoded each time its sample is wanted.
-#include <algorithm>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"

@@ -2,7 +2,6 @@
 // process that is stopped stays silent. They go on when a rank has given up: a rank about to end the run must not
 // seem dead.
 #pragma once
-#include <atomic>
 #include <list>
 #include <memory>
 #include <vector>

@@ -1,6 +1,5 @@
 #include "ditrain/dist/replicas.hpp"
 
-#include <algorithm>
 #include <cstring>
 #include <map>
 

@@ -6,7 +6,6 @@
 #pragma once
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <vector>
 
 #include "ditrain/nn/model.hpp"

@@ -1,6 +1,5 @@
 #include "ditrain/memory/allocator.hpp"
 
-#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 

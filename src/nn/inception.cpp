@@ -1,6 +1,5 @@
 #include "ditrain/nn/inception.hpp"
 
-#include <algorithm>
 #include <cmath>
 
 #include "ditrain/base/error.hpp"

@@ -1,6 +1,5 @@
 #include "ditrain/ops/linear.hpp"
 
-#include <algorithm>
 #include <deque>
 
 #include "ditrain/base/error.hpp"

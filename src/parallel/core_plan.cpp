@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <set>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/parallel/partition.hpp"

@@ -5,7 +5,6 @@
 
 #include <csetjmp>
 #include <cstddef>  // jpeglib.h uses size_t and FILE without including them
-#include <cstdio>
 #include <cstdlib>
 
 #include "ditrain/base/error.hpp"

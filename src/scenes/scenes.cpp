@@ -9,7 +9,6 @@
 #include <map>
 #include <regex>
 #include <set>
-#include <tuple>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"

@@ -10,7 +10,6 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/files/checksum.hpp"

@@ -1,7 +1,5 @@
 #include "ditrain/tensor/storage.hpp"
 
-#include <cstring>
-
 #include "ditrain/base/error.hpp"
 
 namespace ditrain {

@@ -1,6 +1,5 @@
 // The loop of a run: its steps, what happens between them at intervals, and when it stops.
 #pragma once
-#include <memory>
 
 #include "checkpointing.hpp"
 #include "ditrain/dataset/loader.hpp"

@@ -3,7 +3,6 @@
 #pragma once
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "ditrain/automem/automem.hpp"
 #include "ditrain/checkpoint/saver.hpp"

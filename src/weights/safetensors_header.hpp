@@ -1,6 +1,5 @@
 // The JSON header of a safetensors file: parsing and validation, separate from files so that it works on any bytes.
 #pragma once
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>

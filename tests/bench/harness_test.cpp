@@ -1,8 +1,6 @@
 #include "ditrain/bench/harness.hpp"
 
-#include <algorithm>
 #include <catch2/catch.hpp>
-#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 

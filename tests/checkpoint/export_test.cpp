@@ -1,7 +1,6 @@
 #include "ditrain/checkpoint/export.hpp"
 
 #include <catch2/catch.hpp>
-#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 

@@ -4,7 +4,6 @@
 #include <array>
 #include <catch2/catch.hpp>
 #include <cstdio>
-#include <filesystem>
 #include <sstream>
 
 #include "ditrain/base/temporary_folder.hpp"

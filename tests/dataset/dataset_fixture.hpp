@@ -1,6 +1,5 @@
 // Folders and files that the tests of this module make and remove.
 #pragma once
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>

@@ -1,6 +1,5 @@
 // Shards of tiles that tests write themselves.
 #pragma once
-#include <cmath>
 #include <map>
 #include <string>
 #include <vector>

@@ -4,7 +4,6 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"

@@ -1,7 +1,6 @@
 // Runs that are stopped from outside: by signals, by their time limit, and by kill -9 while they write.
 #include <catch2/catch.hpp>
 #include <csignal>
-#include <fstream>
 #include <random>
 #include <sstream>
 

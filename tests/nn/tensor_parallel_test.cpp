@@ -4,7 +4,6 @@
 #include <barrier>
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <set>
 #include <thread>
 
 #include "ditrain/base/error.hpp"

@@ -1,7 +1,6 @@
 #include "ditrain/ops/checksum.hpp"
 
 #include <catch2/catch.hpp>
-#include <cmath>
 #include <cstring>
 #include <set>
 #include <utility>

@@ -1,7 +1,6 @@
 #include "ditrain/parallel/core_plan.hpp"
 
 #include <catch2/catch.hpp>
-#include <numeric>
 #include <set>
 
 #include "ditrain/base/error.hpp"

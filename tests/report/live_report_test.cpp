@@ -3,7 +3,6 @@
 
 #include <bit>
 #include <catch2/catch.hpp>
-#include <cstring>
 
 #include "ditrain/images/image.hpp"
 #include "run_folder.hpp"

@@ -1,7 +1,6 @@
 // For tests: numbers by formula, as the fixtures of tests/golden describe them (FNV-1a of a key, then SplitMix64), and
 // the images made of them.
 #pragma once
-#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>

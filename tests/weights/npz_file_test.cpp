@@ -1,7 +1,6 @@
 #include "ditrain/weights/npz_file.hpp"
 
 #include <catch2/catch.hpp>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"

@@ -3,7 +3,6 @@
 // containers, no memfd), every rank of the run gets private memory instead; note() says why.
 #pragma once
 #include <cstddef>
-#include <memory>
 #include <string>
 
 #include "ditrain/dist/communicator.hpp"

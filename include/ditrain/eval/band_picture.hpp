@@ -3,7 +3,6 @@
 // the ends of a band's range in the model's data, so that pictures of all steps and runs on the same data can be
 // compared.
 #pragma once
-#include <optional>
 #include <string>
 
 #include "ditrain/dataset/band_scaling.hpp"

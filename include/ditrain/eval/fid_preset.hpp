@@ -8,7 +8,6 @@
 // All of them resize, so images of one set may have different sizes.
 #pragma once
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 

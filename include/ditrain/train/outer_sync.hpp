@@ -1,7 +1,6 @@
 // Outer steps of a run (dist.outer, optim/outer.hpp): after every OuterConfig::every steps, the all-reduce of the outer
 // gradients over all ranks, which is the only communication between groups of ranks.
 #pragma once
-#include <memory>
 #include <vector>
 
 #include "ditrain/checkpoint/saver.hpp"

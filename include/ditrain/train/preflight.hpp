@@ -4,7 +4,6 @@
 //
 //   mpirun -np 64 ditrain --preflight --config configs/dit_xl2.yaml --out /scratch/run
 #pragma once
-#include <cstdint>
 #include <string>
 #include <vector>
 
