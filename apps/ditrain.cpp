@@ -35,7 +35,9 @@ config::CommandLine make_command_line() {
            {"resume", "auto|DIR",
             "resume from the last checkpoint of --out (auto starts anew without one), or from DIR"},
            {"maxh", "H", "stop with a checkpoint and exit code 75 when 99 % of H hours are over"},
-           {"dry-run", "", "print placement, model, memory plan and steps, then stop"},
+           {"dry-run", "",
+            "print placement, model and memory plan, predict the time of the run and the size of its checkpoints, then "
+            "stop"},
            {"ranks", "N", "with --dry-run or --explain-memory: as if started on N ranks"},
            {"preflight", "[FILE]",
             "measure every node, name slow ones and what is wrong with them (with a file also as JSON), then stop"},
@@ -52,6 +54,7 @@ config::CommandLine make_command_line() {
           "`ditrain plan --config FILE [--platform FILE --nodes N]` says how to place a run on a cluster.\n"
           "Exit codes: 0 done, 1 failed while running, 2 bad usage or input, 75 stopped early with a checkpoint.\n"
           "Signals: USR1 writes a checkpoint; USR2, TERM and INT write one and stop.",
+      .commands = {"report", "plan"},
       .explains_keys = true});
 }
 
@@ -67,11 +70,13 @@ std::string run_folder(const config::CommandLine& line) {
   return default_out(line.get("config"));
 }
 
+constexpr const char* kFirstConfig = "--config configs/quickstart.yaml, or quickstart.yaml of an installation";
+
 void explain_memory(const plan::RunPlan& run, const std::string& picture) {
   const plan::MemoryPlan& plan = run.memory;
   std::fputs(describe(plan).c_str(), stdout);
   if (run.automem) std::fputs(automem::describe(*run.automem).c_str(), stdout);
-  std::printf("kept for backward, node by node:\n");
+  std::printf("stored for backward, node by node:\n");
   for (const plan::MemoryItem& node : plan.kept)
     std::printf("  %-18s%12s  %s\n", node.name.c_str(), format_bytes(node.bytes).c_str(), node.note.c_str());
   if (!picture.empty()) plan::write_memory_svg(plan, picture, run.automem ? &*run.automem : nullptr);
@@ -89,7 +94,7 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   config::CommandLine line = make_command_line();
   if (!line.parse(argc, argv)) return kExitDone;
   if (!line.has("config"))
-    throw InputError({.where = "command line", .what = "--config FILE is missing", .hint = "--config quickstart.yaml"});
+    throw InputError({.where = "command line", .what = "--config FILE is missing", .hint = kFirstConfig});
   if (line.has("print-config") || line.has("explain-memory") || line.has("dry-run") || line.has("preflight"))
     platform::remove_signal_flags();
   const config::Config config = config::load_config(line.get("config"), line.get_all("set"), line.get_all("recipe"));
@@ -111,10 +116,6 @@ int body(int argc, char** argv, dist::Communicator& comm) {
     const plan::RunPlan run = plan::plan_dry_run(config, ranks, comm).plan;
     if (comm.rank() == 0) explain_memory(run, picture);
     plan::check_tiers(run, out);
-    return kExitDone;
-  }
-  if (line.has("dry-run")) {
-    plan::print_dry_run(config, ranks, out, comm);
     return kExitDone;
   }
   if (line.has("preflight")) {
@@ -139,6 +140,11 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   if (line.has("trace")) options.trace = line.get("trace");
   if (comm.rank() == 0) check_trace(options);
   if (comm.rank() == 0 && !config.log.prometheus.empty()) files::check_output_file(config.log.prometheus);
+  if (line.has("dry-run")) {
+    if (comm.rank() == 0) train::check_start(config, options);
+    plan::print_dry_run(config, ranks, out, comm);
+    return kExitDone;
+  }
   return train::run_training(config, options, comm);
 }
 
@@ -181,7 +187,7 @@ int plan_cluster(int argc, char** argv) {
       "and buckets. The global batch and the precision stay: more than the order of sums would change with them.");
   if (!line.parse(argc, argv)) return kExitDone;
   if (!line.has("config"))
-    throw InputError({.where = "command line", .what = "--config FILE is missing", .hint = "--config quickstart.yaml"});
+    throw InputError({.where = "command line", .what = "--config FILE is missing", .hint = kFirstConfig});
   if (line.has("nodes") && !line.has("platform"))
     throw InputError({.where = "command line",
                       .what = "--nodes is for --platform: the network of this machine is not known",

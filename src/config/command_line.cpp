@@ -50,7 +50,7 @@ std::string usage_of(const Flag& flag) {
 }
 
 CommandLine::CommandLine(Usage usage) : usage_(std::move(usage)) {
-  usage_.flags.push_back({"help", usage_.explains_keys ? "[SECTION|KEY|all]" : "[man|bash]",
+  usage_.flags.push_back({"help", usage_.explains_keys ? "[SECTION|KEY|all|man|bash]" : "[man|bash]",
                           usage_.explains_keys ? "print this, or what is known of config keys, and exit"
                                                : "print this, the man page or the completion of bash, and exit"});
   usage_.flags.push_back({"version", "", "print the version and exit"});
@@ -138,6 +138,7 @@ void CommandLine::check_counts() const {
   std::string hint;
   if (find("config") != nullptr && (first.ends_with(".yaml") || first.ends_with(".yml"))) hint = "--config " + first;
   if (find("set") != nullptr && first.starts_with("=")) hint = "--set KEY=VALUE without blanks";
+  if (const std::string near = nearest_word(first, usage_.commands); !near.empty()) hint = usage_.program + " " + near;
   fail("unexpected argument", first, "only flags", hint);
 }
 

@@ -47,8 +47,9 @@ std::string nearest_config(const std::string& path, const std::string& flag) {
   };
   const fs::path parent = fs::path(path).parent_path();
   for (const std::string& candidate : candidate_paths(path)) collect(fs::path(candidate).parent_path(), parent);
-  for (const fs::path folder : {"", "configs"}) collect(folder, folder);  // "configs": a clone of the repository
-  for (const std::string& candidate : candidate_paths("")) collect(candidate, "");
+  for (const fs::path folder : {"", "configs", "configs/recipes"}) collect(folder, folder);  // of a clone
+  for (const fs::path folder : {"", "recipes"})
+    for (const std::string& candidate : candidate_paths(folder)) collect(candidate, folder);
   std::vector<std::string> names;
   for (const auto& [name, file] : configs) names.push_back(name);
   const auto found = configs.find(nearest_word(fs::path(path).stem().string(), names));
@@ -152,7 +153,7 @@ Config load_config(const std::string& path, const std::vector<std::string>& sets
   paths.insert(paths.end(), overlays.begin(), overlays.end());
   std::vector<NamedText> layers;
   for (const std::string& each : paths) {
-    const std::string file = find_config_file(each, "--config");
+    const std::string file = find_config_file(each, layers.empty() ? "--config" : "--recipe");
     layers.push_back({files::read_text_file(file, kMaxYamlBytes), file});
   }
   return parse_layers(layers, sets);

@@ -624,7 +624,8 @@ const Option& find_option(const std::string& section, const std::string& key, co
   if (near.empty() && elsewhere.empty() && known_section) near = keys_with_words_of(key, keys);
   const std::string what = known_section ? "unknown key " + section + "." + key : "unknown section " + section;
   throw InputError({.where = "config",
-                    .what = origin + what + (near.empty() ? "" : "; did you mean " + near + "?"),
+                    .what = origin + what +
+                            (near.empty() ? "" : "; did you mean " + (known_section ? section + "." : "") + near + "?"),
                     .expected = near.empty() && elsewhere.empty() ? alternatives(candidates) : "",
                     .hint = elsewhere});
 }
@@ -634,7 +635,7 @@ void apply_set(Config& config, const std::string& assignment) {
   if (equal == std::string::npos || dot == std::string::npos || dot > equal) {
     const std::string meant = keys_called(assignment.substr(0, equal), "--set {}.{}=...");
     throw InputError({.where = "config",
-                      .what = "--set: no assignment",
+                      .what = equal == std::string::npos ? "--set: no assignment" : "--set: the key has no section",
                       .got = shown({{assignment}}),
                       .expected = "section.key=value",
                       .hint = meant.empty() ? "--set train.steps=100" : meant});

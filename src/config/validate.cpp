@@ -85,7 +85,8 @@ void check_fid(const Config& c) {
          fmt::format("{} channels", c.model.in_channels), "eval.features: pixels, or sample.vae");
   if (inception && c.eval.weights.empty())
     fail("eval.features: inception needs the weights of the network", "eval.weights: \"\"",
-         "pt_inception-2015-12-05-6726825d.pth, see the guide 'Evaluate'", "--set eval.weights=FILE");
+         "pt_inception-2015-12-05-6726825d.pth; the guide \"Evaluate: published FIDs\" says where to get it",
+         "--set eval.weights=FILE");
   if (decoded && !c.data.kind->pixels && c.eval.reference.empty())
     fail("decoded samples cannot be compared with latents of the data", "eval.reference: \"\"",
          "a folder of pictures or statistics", "--set eval.reference=PATH");
@@ -111,6 +112,12 @@ void check_optimizer(const Config& c) {
     fail(fmt::format("optimizer.kind: {} updates whole matrices, of which ranks that share a replica have parts",
                      c.optimizer.kind),
          "parallel.strategy: dp_tp", "parallel.strategy: cftp or dp", "optimizer.kind: adamw");
+}
+
+void check_log(const Config& c) {
+  const std::string& file = c.log.prometheus;
+  if (!file.empty() && !file.ends_with(".prom"))
+    fail("log.prometheus: node_exporter reads no file of this name", file, "a path that ends in .prom", file + ".prom");
 }
 
 void check_start(const Config& c) {
@@ -326,6 +333,7 @@ void validate_without_data(const Config& config) {
   check_memory_sizes(config);
   check_sampling(config);
   check_optimizer(config);
+  check_log(config);
   check_start(config);
   check_threads(config);
   check_strategy(config);

@@ -133,9 +133,10 @@ void Dataset::read_or_explain(int64_t index, const Read& read) const {
   } catch (const LogicFault&) {
     throw;
   } catch (const Error& error) {
-    throw InputError({.where = "data",
-                      .what = std::string("unreadable sample: ") + error.what(),
-                      .hint = "`data.on_bad_file: skip`, which counts it and takes the next one"});
+    throw InputError(
+        {.where = "data",
+         .what = std::string("unreadable sample: ") + error.what(),
+         .hint = "`data.on_bad_file: skip` (ditdata: --on-bad-file skip), which counts it and takes the next one"});
   }
 }
 

@@ -352,6 +352,12 @@ std::string canonical_band(const std::string& name) {
   return number ? "b" + text.substr(2) : text;
 }
 
+std::string nearest_band(const std::string& name, const std::vector<std::string>& have) {
+  const std::string band = canonical_band(name);
+  const bool number = band.size() > 1 && band[0] == 'b' && band[1] >= '0' && band[1] <= '9';
+  return number ? "" : nearest_word(name, have);
+}
+
 std::vector<int> find_bands(const std::vector<std::string>& have, const std::vector<std::string>& want,
                             const std::string& where) {
   check_distinct(want, where);
@@ -360,9 +366,13 @@ std::vector<int> find_bands(const std::vector<std::string>& have, const std::vec
     const auto found = std::find_if(have.begin(), have.end(), [&](const std::string& other) {
       return canonical_band(other) == canonical_band(name);
     });
+    const bool unnamed = std::all_of(have.begin(), have.end(), [](const std::string& other) { return other.empty(); });
+    if (found == have.end() && unnamed)
+      refuse(where, "its bands have no names", fmt::format("{} band(s)", have.size()),
+             fmt::format("{}", fmt::join(want, ", ")), "a copy of the file whose bands have these descriptions");
     if (found == have.end())
       refuse(where, "there is no band of this name", name, fmt::format("one of {}", fmt::join(have, ", ")),
-             nearest_word(name, have));
+             nearest_band(name, have));
     positions.push_back(int(found - have.begin()));
   }
   return positions;

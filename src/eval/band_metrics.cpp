@@ -99,6 +99,12 @@ Side sums_of(const dataset::TileShards& shards, const std::vector<int>& bands, c
 }  // namespace
 
 BandComparison compare_bands(const std::string& real_path, const std::string& generated_path) {
+  for (const std::string& path : {real_path, generated_path})
+    if (!dataset::holds_tiles(path))
+      throw InputError({.where = path,
+                        .what = "there are no tiles",
+                        .expected = "safetensors shards of ditdata make or ditsample",
+                        .hint = "--metrics fid, kid or pr for images"});
   const dataset::TileShards real(real_path), generated(generated_path);
   const std::vector<std::string> real_names = real.band_names(), generated_names = generated.band_names();
   std::vector<std::string> common;

@@ -114,7 +114,9 @@ void load_network(FeatureSettings& settings) {
     throw InputError({.where = "features",
                       .what = "features of the Inception network need its weights",
                       .got = "no --weights",
-                      .expected = "pt_inception-2015-12-05-6726825d.pth, which the guide 'Evaluate' tells where to get",
+                      .expected =
+                          "pt_inception-2015-12-05-6726825d.pth; the guide \"Evaluate: published FIDs\" says where to "
+                          "get it",
                       .hint = "--features pixels, whose distances need no weights and are no published FIDs"});
   settings.network = std::make_shared<nn::Inception>(load_inception(settings.weights, settings.precision));
   settings.weights_sha256 = files::sha256_of_file(settings.weights);

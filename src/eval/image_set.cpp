@@ -79,7 +79,9 @@ class ImageFolder final : public ImageSet {
       for (const std::string& name : images) names_.push_back(folder + "/" + name);
     }
     if (!names_.empty() && !empty_.empty())
-      throw InputError({.where = path, .what = fmt::format("the class '{}' has no images", empty_[0])});
+      throw InputError({.where = path,
+                        .what = fmt::format("the class '{}' has no images", empty_[0]),
+                        .expected = "at least one image in each sub-folder"});
     if (!names_.empty() && !top.images.empty())
       throw InputError({.where = path,
                         .what = "there are images both in the folder and in its sub-folders",

@@ -49,11 +49,13 @@ void check_request(const GenerateRequest& request, const nn::ModelConfig& model)
                         .expected = fmt::format("{} channels of {} x {}", model.condition_channels, model.input_height,
                                                 model.input_width)});
   if (model.num_classes == 0) return;
+  const bool takes_none = model.class_dropout > 0;
   for (const auto& [label, numbers, image, valid] : request.conditions)
-    if (label < 0 || label >= model.num_classes)
+    if (label < 0 || label > model.num_classes || (label == model.num_classes && !takes_none))
       throw InputError({.where = "sampling",
-                        .what = "label out of range",
-                        .got = std::to_string(label),
+                        .what = label == model.num_classes ? "samples without labels, which the model never learned"
+                                                           : "label out of range",
+                        .got = label == model.num_classes ? "none" : std::to_string(label),
                         .expected = "0 to " + std::to_string(model.num_classes - 1)});
 }
 

@@ -93,7 +93,7 @@ bool is_in_ram(const std::string& folder) {
 [[noreturn]] void refuse_disk(const TierSetup& wanted, int ranks, const std::string& why) {
   const std::optional<size_t> free = free_disk_space(wanted.folder);
   throw InputError({.where = "memory",
-                    .what = "the disk tier cannot be had",
+                    .what = "the disk tier cannot be made",
                     .got = wanted.folder + ": " + why + (free ? ", " + format_bytes(*free) + " free" : ""),
                     .expected = "a folder on a local disk with " + format_bytes(whole_blocks(wanted.bytes)) + " free" +
                                 (ranks > 1 ? " for each of the " + std::to_string(ranks) + " ranks of a node" : ""),

@@ -131,13 +131,13 @@ void print_dry_run(const config::Config& wanted, int ranks, const std::string& r
   if (plan.place.cluster_sizes.size() > 1)
     log::info("cut: {}{}", plan.cut.why, measures ? "; a run measures the bandwidth between NUMA domains first" : "");
   log::info_lines(describe_factors(plan.gradients, config));
+  check_memory(plan);  // its error has the plan of memory
   log::info_lines(describe(plan.memory));
   if (plan.automem) log::info_lines(automem::describe(*plan.automem));
   const size_t limit = limit_of_node(config).bytes;
   log::info("a node like this one ({}) holds {} such rank(s)", format_bytes(limit), limit / plan.memory.total());
   if (comm.rank() == 0)
     for (const std::string& warning : config::warnings(config)) log::warn_line(warning);
-  check_memory(plan);
   check_tiers(plan, run_folder);
   log::info_lines(time_here(plan, ranks, run_folder, data.get(), comm));
 }

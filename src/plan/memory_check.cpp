@@ -116,12 +116,13 @@ void check_memory(const RunPlan& plan) {
   const platform::MemoryLimit limit = limit_of_node(plan.config, ranks);
   const size_t needed = plan.memory.total() * size_t(ranks);
   if (needed <= limit.bytes) return;
-  throw InputError(
-      {.where = "memory",
-       .what = fmt::format("{} rank(s) on this node do not fit", ranks),
-       .got = format_bytes(needed),
-       .expected = fmt::format("at most {} ({})\n{}", format_bytes(limit.bytes), limit.source, describe(plan.memory)),
-       .hint = "what fits:" + what_fits(plan)});
+  std::string items = describe(plan.memory);
+  items.pop_back();  // its last newline
+  throw InputError({.where = "memory",
+                    .what = fmt::format("{} rank(s) on this node do not fit", ranks),
+                    .got = format_bytes(needed),
+                    .expected = fmt::format("at most {} ({})\n{}", format_bytes(limit.bytes), limit.source, items),
+                    .hint = "what fits:" + what_fits(plan)});
 }
 
 void check_memory(size_t bytes_of_rank, int ranks_on_node, const std::string& what, const std::string& hint) {

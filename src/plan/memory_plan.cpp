@@ -251,7 +251,7 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Model& 
       {"slow tiers", "tensors that are away from the fast pool: " + tiers_in_memory(),
        moved ? slow_bytes(*automem) : 0},
       tree_of_sums(config, gradients.replicas, model.parameters().arena_size()),
-      {"kept activations", fmt::format("{}, train.recompute: {}", batch, recompute_text(config)),
+      {"stored activations", fmt::format("{}, train.recompute: {}", batch, recompute_text(config)),
        moved ? 0 : pass.tape().kept_bytes()},
       {"temporaries", batch, temporary_bytes(pass, m, micro_batch)},
       {"data queue", fmt::format("{} batches", config.data.queue_batches),

@@ -353,8 +353,8 @@ std::string describe_time(const RunPlan& plan, const MachineRates& rates, const 
   const auto share = [&](double part_s) { return 100 * part_s / step_s; };
   std::string text = fmt::format(
       "time, predicted from rates of this machine that were measured now:\n"
-      "  step         {:.3g} s, {:.3g} images/s: GEMMs {:.0f} %, attention {:.0f} %, other passes {:.0f} %, starting "
-      "jobs {:.0f} %, update {:.0f} %, sums of ranks {:.0f} %, loading {:.0f} %\n"
+      "  step         {:.3g} s, {:.4g} images/s: GEMMs {:.0f} %, attention {:.0f} %, other passes {:.0f} %, starting "
+      "threads {:.0f} %, update {:.0f} %, all-reduce {:.0f} %, loading {:.0f} %\n"
       "  {:<11}  {}, and {} of samples and validation\n",
       step_s, double(c.train.global_batch) / step_s, share(step.gemm_s), share(step.attention_s), share(step.values_s),
       share(step.jobs_s), share(step.update_s), share(step.sums_s), share(step.loading_s),

@@ -64,10 +64,15 @@ std::string page(const std::vector<PageRun>& runs, double written_s) {
 void write_report(const std::vector<std::string>& folders, const std::string& out) {
   std::vector<RunFiles> files;
   for (const std::string& folder : folders) {
-    if (!holds_anything(folder))
-      refuse("report", "the folder holds no run", folder,
-             "a folder with metrics.jsonl, status.json, config.yaml or log.txt");
-    files.emplace_back(folder);
+    if (holds_anything(folder)) {
+      files.emplace_back(folder);
+      continue;
+    }
+    refuse("report",
+           !std::filesystem::exists(folder)        ? "there is no such folder"
+           : std::filesystem::is_directory(folder) ? "the folder holds no run"
+                                                   : "this is a file, not a folder",
+           folder, "the folder of a run, with metrics.jsonl, status.json, config.yaml or log.txt");
   }
   files::check_output_file(out);
   const double now_s = unix_time_s();

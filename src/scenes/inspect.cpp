@@ -212,13 +212,30 @@ std::string shape_text(const json& shape) {
   return fmt::format("{} x {} x {}", shape[0].get<int64_t>(), shape[1].get<int64_t>(), shape[2].get<int64_t>());
 }
 
+// Paths below the folder that all files share; of long ones the first folder and the name.
+std::vector<std::string> short_names(const json& files) {
+  fs::path folder = fs::path(files.empty() ? "" : files[0].at("file").get<std::string>()).parent_path();
+  for (const json& f : files)
+    while (!folder.empty() && !f.at("file").get<std::string>().starts_with((folder / "").string()))
+      folder = folder == folder.parent_path() ? "" : folder.parent_path();
+  std::vector<std::string> names;
+  for (const json& f : files) {
+    const fs::path path = fs::path(f.at("file").get<std::string>()).lexically_relative(folder.empty() ? "." : folder);
+    names.push_back(std::distance(path.begin(), path.end()) <= 2 ? path.string()
+                                                                 : (*path.begin() / "..." / path.filename()).string());
+  }
+  return names;
+}
+
 std::string table_of(const json& all) {
-  std::string text = fmt::format("{:<32} {:<8} {:<18} {:<8} {:<26} {}\n", "file", "type", "C x H x W", "missing",
-                                 "mean per band", "bands");
   const json& files = all.at("files");
+  const std::vector<std::string> names = short_names(files);
+  size_t width = 32;
+  for (size_t i = 0; i < std::min(names.size(), kMaxLines); ++i) width = std::max(width, names[i].size());
+  std::string text = fmt::format("{:<{}} {:<8} {:<18} {:<8} {:<26} {}\n", "file", width, "type", "C x H x W", "missing",
+                                 "mean per band", "bands");
   for (size_t i = 0; i < std::min(files.size(), kMaxLines); ++i) {
     const json& f = files[i];
-    const std::string name = fs::path(f.at("file").get<std::string>()).filename().string();
     const int64_t n = f.value("tiles", f.value("samples", int64_t{1}));
     const json& s = f.at("shape");
     int64_t valid = 0;
@@ -226,7 +243,7 @@ std::string table_of(const json& all) {
     const double pixels = double(n) * s[0].get<double>() * s[1].get<double>() * s[2].get<double>();
     std::string bands;
     for (const json& b : f.at("bands")) bands += (bands.empty() ? "" : ",") + b.get<std::string>();
-    text += fmt::format("{:<32} {:<8} {:<18} {:<8} {:<26} {}\n", name, f.at("dtype").get<std::string>(),
+    text += fmt::format("{:<{}} {:<8} {:<18} {:<8} {:<26} {}\n", names[i], width, f.at("dtype").get<std::string>(),
                         (n > 1 ? std::to_string(n) + " of " : "") + shape_text(s),
                         fmt::format("{:.2f} %", 100 * (1 - double(valid) / pixels)), numbers_text(f.at("mean")), bands);
   }

@@ -219,7 +219,7 @@ void choose_bands(Scene& scene, const std::vector<std::string>& want, bool other
     refuse(scene.name,
            fmt::format("the scene lacks {} {}", missing.size() == 1 ? "band" : "bands", fmt::join(missing, ", ")),
            fmt::format("{}", fmt::join(have, ", ")), "",
-           others_allowed ? nearest_word(missing.front(), have)
+           others_allowed ? dataset::nearest_band(missing.front(), have)
                           : "--bands with those that are wanted: rasters that have none of them are left out");
   if (!others_allowed && chosen.size() != have.size()) {
     std::vector<std::string> other;

@@ -135,6 +135,12 @@ CutPiece cut(const TileJob& job, const Piece& piece, int64_t number, SceneReader
   return out;
 }
 
+Metadata metadata_of(const Scene& scene) {
+  std::vector<dataset::TileBand> bands;
+  for (const SceneBand& band : scene.bands) bands.push_back(band.facts);
+  return dataset::metadata_of(bands);
+}
+
 // The next tile to be looked at.
 struct Position {
   int64_t piece = 0, tile = 0;
@@ -201,6 +207,10 @@ class ShardWriter {
       const std::string file_path = path(shards_);
       const dataset::TileShards shard(file_path);
       const Metadata& metadata = shard.shards().front().file.metadata();
+      if (const auto scenes = metadata.find("scenes"); scenes == metadata.end() || scenes->second != made_.at("scenes"))
+        // What a flag changes for all scenes is said by its name.
+        dataset::expect_made_so(file_path, metadata, metadata_of(job_.scenes.scenes.front()), "these tiles were",
+                                "scenes");
       dataset::expect_made_so(file_path, metadata, made_, "these tiles were", "scenes");
       try {
         const json place = json::parse(metadata.at("next"));
@@ -242,11 +252,9 @@ class ShardWriter {
 
   Metadata metadata(const Position& next) const {
     const Scene& scene = job_.scenes.scenes[scene_];
-    std::vector<dataset::TileBand> bands;
-    for (const SceneBand& band : scene.bands) bands.push_back(band.facts);
     const auto text = [](const json& j) { return j.dump(-1, ' ', false, json::error_handler_t::replace); };
     Metadata all = made_;
-    all.merge(dataset::metadata_of(bands));
+    all.merge(metadata_of(scene));
     all.insert({{"crs", scene.crs},
                 {"classes", text(job_.scenes.classes)},
                 {"source", text(source_)},

@@ -11,6 +11,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/config/agreement.hpp"
+#include "ditrain/files/checkpoint_folder.hpp"
 #include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/kernels/measure.hpp"
 #include "ditrain/platform/limits.hpp"
@@ -282,11 +283,10 @@ void RunReport::tell_results(bool done) {
   if (const auto grids = report::sample_grids(out); !grids.empty()) log::info("samples: {}", grids.rbegin()->second);
   log::info("report: {}", live_->page_path());
   const bool decodes = config::learns_pixels(run_.config) || !run_.config.sample.vae.empty();
-  if (done)
+  if (done && files::latest_checkpoint(run_.checkpoints()))
     log::info("next: {} --checkpoint {} --out {}/images{}", command_beside("ditsample"), out, out,
               decodes ? "" : " --vae FILE");
-  else
-    log::info("next: the same command with --resume auto");
+  if (!done) log::info("next: the same command with --resume auto");
 }
 
 void RunReport::tell_outcome(int exit_code) {

@@ -5,12 +5,15 @@
 #include "disk_watch.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/checkpoint/dit_file.hpp"
+#include "ditrain/checkpoint/export.hpp"
 #include "ditrain/config/agreement.hpp"
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/dataset/tile_shards.hpp"
 #include "ditrain/kernels/dispatch.hpp"
+#include "ditrain/plan/kernel_settings.hpp"
 #include "ditrain/platform/signals.hpp"
 #include "train_loop.hpp"
 
@@ -64,7 +67,28 @@ std::unique_ptr<eval::TrainingFid> make_fid(TrainingState& state, const dataset:
   return fid;
 }
 
+void expect_there(const char* key, const std::string& path) {
+  if (!path.empty() && !std::filesystem::exists(path))
+    throw InputError({.where = key, .what = "there is no such file or folder", .got = path});
+}
+
 }  // namespace
+
+void check_start(const config::Config& c, const TrainOptions& options) {
+  for (const std::string& path : {options.resume_from, c.train.branch_from})
+    if (!path.empty()) checkpoint::read_checkpoint_state(checkpoint::find_checkpoint(path));
+  if (!c.train.init_from.empty())
+    checkpoint::DitFile(c.train.init_from, checkpoint::Weights::kEma, checkpoint::hints_of(c.model));
+  if (config::draws_samples(c) && !c.sample.guide.empty() && c.sample.guide != config::kRoutedGuide)
+    checkpoint::find_weights(c.sample.guide, checkpoint::Weights::kEma);
+  if (c.eval.fid_every_steps > 0) {
+    expect_there("eval.reference", c.eval.reference);
+    expect_there("eval.weights", c.eval.weights);
+  }
+  if (c.kernels.tuned == config::TunedFrom::kFile) plan::read_tuning(c.kernels.tuning_file);
+  if (!options.resumes() && holds_run(options.out))
+    log::warn("{} holds a run already: to train, add --resume auto, or --out with another folder", options.out);
+}
 
 int run_training(const config::Config& wanted, const TrainOptions& options, dist::Communicator& comm) {
   config::validate(wanted);

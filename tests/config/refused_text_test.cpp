@@ -8,7 +8,7 @@ using namespace ditrain::test;
 
 TEST_CASE("unknown sections and keys name the line and the nearest") {
   CHECK(parse_error("train:\n  steps: 3\n  globl_batch: 8\n") ==
-        "[config] a.yaml:3: unknown key train.globl_batch; did you mean global_batch?");
+        "[config] a.yaml:3: unknown key train.globl_batch; did you mean train.global_batch?");
   CHECK(parse_error("\n\ntrian: {steps: 3}\n") == "[config] a.yaml:3: unknown section trian; did you mean train?");
   CHECK(parse_error("seed: 3\n") == "[config] a.yaml:1: unknown section seed; try `train: {seed: ...}`");
   CHECK(parse_error("train.seed: 3\n") == "[config] a.yaml:1: unknown section train.seed; try `train: {seed: ...}`");
@@ -152,13 +152,13 @@ TEST_CASE("tabs in YAML are named as such") {
 TEST_CASE("bad --set") {
   const std::string shape = ", expected section.key=value; try --set ";
   CHECK(set_error("train.steps") == "[config] --set: no assignment; got 'train.steps'" + shape + "train.steps=...");
-  CHECK(set_error("path=/a.b") == "[config] --set: no assignment; got 'path=/a.b'" + shape + "data.path=...");
-  CHECK(set_error("steps=1.5") ==
-        "[config] --set: no assignment; got 'steps=1.5'" + shape + "train.steps=... or --set sample.steps=...");
+  CHECK(set_error("path=/a.b") == "[config] --set: the key has no section; got 'path=/a.b'" + shape + "data.path=...");
+  CHECK(set_error("steps=1.5") == "[config] --set: the key has no section; got 'steps=1.5'" + shape +
+                                      "train.steps=... or --set sample.steps=...");
   CHECK(set_error("") == "[config] --set: no assignment; got ''" + shape + "train.steps=100");
-  CHECK(set_error("train.stepps=1") == "[config] --set: unknown key train.stepps; did you mean steps?");
+  CHECK(set_error("train.stepps=1") == "[config] --set: unknown key train.stepps; did you mean train.steps?");
   CHECK(set_error("train.batch_size=1") ==
-        "[config] --set: unknown key train.batch_size; did you mean global_batch or micro_batch?");
+        "[config] --set: unknown key train.batch_size; did you mean train.global_batch or micro_batch?");
   CHECK(
       set_error("train.every_steps=1").starts_with("[config] --set: unknown key train.every_steps; try checkpoint.e"));
   CHECK(set_error("train.lr=1") == "[config] --set: unknown key train.lr; try optimizer.lr");

@@ -519,7 +519,7 @@ TEST_CASE("memory: XL/2 on two ranks that do not fit is refused with the plan be
   const Result result = run(command, {.timeout_s = 60, .max_data_bytes = 8 * kGib});
   REQUIRE_EXIT(result, 2);
   require_texts(result, {"[memory] 2 rank(s) on this node do not fit", "GiB", "memory plan per rank", "optimiser state",
-                         "kept activations", "what fits:"});
+                         "stored activations", "what fits:"});
   CHECK(result.peak_bytes < kGib / 2);
   CHECK(result.seconds < 30);
   CHECK_FALSE(fs::exists(out));

@@ -67,7 +67,7 @@ TEST_CASE("command line: dry-run and explain-memory tell the plan and leave noth
 
   const Result explained = run(tiny_ditrain(out, 100, {"--explain-memory", scratch / "plan.svg"}));
   REQUIRE_EXIT(explained, 0);
-  CHECK_THAT(explained.out, Contains("kept for backward, node by node") && Contains("blocks.1"));
+  CHECK_THAT(explained.out, Contains("stored for backward, node by node") && Contains("blocks.1"));
   const std::string picture = scratch / "none/plan.svg";
   const Result no_folder = run(tiny_ditrain(out, 100, {"--explain-memory", picture}));
   REQUIRE_EXIT(no_folder, 2);

@@ -95,6 +95,7 @@ std::string as_run_here(std::string line) {
             (line.find("eval.") == line.npos ? " --set eval.fid_every_steps=0"
                                              : " --set eval.fid_samples=8 --set data.num_images=1000");
   if (program_name == "ditbench") line += std::string(" --quick --threads ") + (under_mpirun ? "1" : "2");
+  if (program_name == "ditsample" && line.find("--steps") == line.npos) line += " --steps 2";
   replace(line, "--batch 4", "--batch 1");
   replace(line, " comm --model S", " comm --model custom --set model.hidden_size=32 --set model.num_heads=2");
   if (line.find(" tune ") != line.npos) line += " --batch 1";

@@ -118,7 +118,7 @@ TEST_CASE("tiers: a disk that cannot hold its tier is refused by plans and by ru
       CAPTURE(how, got);
       const Result r = run(tiny_ditrain(out, 2, kModel + settings + how), options);
       REQUIRE_EXIT(r, 2);
-      CHECK_THAT(r.err, Contains("[memory] the disk tier cannot be had; got " + got) &&
+      CHECK_THAT(r.err, Contains("[memory] the disk tier cannot be made; got " + got) &&
                             Contains("expected a folder on a local disk with ") &&
                             Contains("try --set memory.disk_path=FOLDER"));
       CHECK_FALSE(fs::exists(scratch / "runs"));

@@ -292,7 +292,7 @@ TEST_CASE("models without classes need no labels") {
 TEST_CASE("generate refuses what the model cannot do") {
   const auto model = test::random_model(test::tiny_config());
   eval::GenerateRequest request = short_request();
-  for (const int64_t label : {-1, 8}) {  // 8 is the row for dropped labels, no class
+  for (const int64_t label : {-1, 9}) {  // 8 is the row for dropped labels
     request.conditions[2].label = label;
     CHECK_THROWS_AS(draw(*model, request), InputError);
   }
@@ -348,6 +348,20 @@ TEST_CASE("labels as a list, drawn, and in turn") {
   CHECK(drawn != eval::make_labels("uniform", 4000, 8, 2));
   const auto fewer = eval::make_labels("uniform", 10, 8, 1);
   CHECK(std::equal(fewer.begin(), fewer.end(), drawn.begin()));
+}
+
+TEST_CASE("samples without labels are those of a model that learned to do without, and of no other") {
+  nn::ModelConfig config = test::tiny_config();
+  eval::GenerateRequest request = short_request();
+  request.conditions = conditions_of(eval::make_labels("none", 2, config.num_classes, 0));
+  for (const double scale : {1.0, 2.0}) {
+    request.sampler.cfg_scale = scale;
+    config.class_dropout = 0.1;
+    CHECK(draw(*test::random_model(config), request).size() == 2 * size_t(config.in_channels * config.pixels()));
+  }
+  config.class_dropout = 0;
+  request.sampler.cfg_scale = 1;
+  CHECK_THROWS_WITH(draw(*test::random_model(config), request), Contains("samples without labels"));
 }
 
 TEST_CASE("bad label texts are refused") {

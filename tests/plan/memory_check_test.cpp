@@ -165,7 +165,7 @@ TEST_CASE("the disk of a plan has to have free space for all ranks of the node, 
   std::ofstream(file) << "no folder";
   CHECK(refusal(0.6, 1, later) == "none");
   const std::string of_two = refusal(0.6, 2, later);
-  CHECK_THAT(of_two, Catch::StartsWith("[memory] the disk tier cannot be had; got " + folder.path() +
+  CHECK_THAT(of_two, Catch::StartsWith("[memory] the disk tier cannot be made; got " + folder.path() +
                                        ": not enough free space, ") &&
                          Catch::Contains("for each of the 2 ranks of a node; try --set memory.disk_path="));
   CHECK_THAT(refusal(2, 1, later), Catch::Contains("not enough free space"));

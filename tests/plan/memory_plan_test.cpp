@@ -28,13 +28,13 @@ TEST_CASE("the more is recomputed, the less is kept") {
   const plan::MemoryPlan none = memory_of(config_of("none"), 1), selective = memory_of(config_of("selective"), 1),
                          block = memory_of(config_of("block"), 1);
   const double unit = 4.0 * 8 * 256 * 384 * 12;  // a value for each token and channel of all blocks of S/2
-  const auto kept = [&](const plan::MemoryPlan& plan) { return double(item(plan, "kept activations").bytes) / unit; };
+  const auto kept = [&](const plan::MemoryPlan& plan) { return double(item(plan, "stored activations").bytes) / unit; };
   CHECK(kept(none) == Approx(18).epsilon(0.03));
   CHECK(kept(selective) == Approx(11).epsilon(0.03));
   CHECK(kept(block) == Approx(1).epsilon(0.25));  // the final layer's two weigh more here
   CHECK(none.total() > selective.total());
   CHECK(selective.total() > block.total());
-  CHECK(item(block, "kept activations").note == "micro-batch of 8, train.recompute: block");
+  CHECK(item(block, "stored activations").note == "micro-batch of 8, train.recompute: block");
 }
 
 TEST_CASE("LayerSync weighs as the loss does, which is a mean over the samples of a group") {
@@ -77,7 +77,8 @@ TEST_CASE("bf16 adds a copy of the weights to the plan and keeps less of the act
   CHECK(describe(before).find("bf16") == std::string::npos);
   CHECK(describe(after).find("bf16 weights") != std::string::npos);
   // x, one of 11 values per token and channel, stays f32: (1 + 10 / 2) / 11 = 0.545, statistics on top.
-  const double ratio = double(item(after, "kept activations").bytes) / double(item(before, "kept activations").bytes);
+  const double ratio =
+      double(item(after, "stored activations").bytes) / double(item(before, "stored activations").bytes);
   CHECK(ratio > 0.54);
   CHECK(ratio < 0.58);
   CHECK(item(after, "temporaries").bytes < item(before, "temporaries").bytes);
@@ -105,8 +106,8 @@ TEST_CASE("ranks that share a replica have their parts of it in the plan, and al
   // and channel.
   const auto bytes = [&](const plan::RunPlan& plan, const char* name) { return double(item(plan.memory, name).bytes); };
   CHECK(bytes(shared, "gradients") == Approx(bytes(whole, "gradients") * (1 - 0.5 * 12 / 18)).epsilon(0.03));
-  CHECK(bytes(shared, "kept activations") ==
-        Approx(bytes(whole, "kept activations") * (1 - 0.5 * 8 / 11)).epsilon(0.03));
+  CHECK(bytes(shared, "stored activations") ==
+        Approx(bytes(whole, "stored activations") * (1 - 0.5 * 8 / 11)).epsilon(0.03));
   CHECK(shared.micro_batch == whole.micro_batch);
   CHECK(two_groups.micro_batch == whole.micro_batch / 2);
   CHECK(bytes(two_groups, "data queue") == bytes(whole, "data queue") / 2);

@@ -199,6 +199,9 @@ TEST_CASE("tile maker: the same bytes for any number of threads, and after an en
   job.max_nodata = 0.3;
   refused([&] { make_tiles(job); }, "made in another way: max_nodata");
   job.max_nodata = 0;
+  job.scenes.scenes.front().bands.front().facts.offset += 1;
+  refused([&] { make_tiles(job); }, "made in another way: offset");
+  job.scenes.scenes.front().bands.front().facts.offset -= 1;
   job.scenes.scenes.pop_back();
   refused([&] { make_tiles(job); }, "made in another way: scenes");
 }

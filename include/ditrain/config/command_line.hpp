@@ -37,9 +37,10 @@ std::string usage_of(const Flag& flag);
 struct Usage {
   std::string program, summary;
   std::vector<Flag> flags;
-  std::string positional = {};  ///< what may follow the flags ("FIXTURE..."); empty: nothing may
-  std::string details = {};     ///< closes --help
-  bool explains_keys = false;   ///< --help lists the config keys of common runs; --help SECTION|KEY|all the others
+  std::string positional = {};             ///< what may follow the flags ("FIXTURE..."); empty: nothing may
+  std::string details = {};                ///< closes --help
+  std::vector<std::string> commands = {};  ///< first words that the program takes instead of flags
+  bool explains_keys = false;  ///< --help lists the config keys of common runs; --help SECTION|KEY|all the others
 };
 
 class CommandLine {

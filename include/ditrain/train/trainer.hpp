@@ -18,6 +18,11 @@ struct TrainOptions {
   bool resumes() const { return resume_auto || !resume_from.empty(); }
 };
 
+/// Whether a start would find what the config and the options name: checkpoints, guide, references, weights, tuning and
+/// log files. Opens what it needs, writes nothing; for a dry run.
+/// Errors:   InputError, as of run_training
+void check_start(const config::Config& config, const TrainOptions& options);
+
 /// Trains until train.steps, a stop request or an error. Collective.
 /// Returns   kExitDone, or kExitStoppedEarly if a signal or max_hours stopped it after writing a checkpoint
 /// Errors:   InputError for configs, data, folders and memory plans that cannot work, before anything large is
