@@ -52,6 +52,7 @@ constexpr const char* kReal = "real images";
 
 struct Recipe {
   std::string name;
+  std::string trained_as = name;  // the first recipe from which it differs at most in how samples are drawn
   config::Config config;
   std::vector<int64_t> steps = {};  // of each mark
   double cpu_minutes_per_step = 0;
@@ -126,6 +127,11 @@ diffusion::SamplerConfig sampler_within(const config::Config& c, bool guided, in
          "--evaluations 50");
 }
 
+bool differ_in_samples_alone(const config::Config& a, const config::Config& b) {
+  const std::vector<config::Difference> all = config::differences(a, b);
+  return std::all_of(all.begin(), all.end(), [](const auto& d) { return d.key.starts_with("sample."); });
+}
+
 // Blocks of images side by side, cut at the lowest.
 images::ImageU8 beside_each_other(const std::vector<images::ImageU8>& blocks) {
   return images::make_grid(blocks, int64_t(blocks.size()), 6);
@@ -148,7 +154,9 @@ class QualityMeterOfRecipes {
   void make_real();
 
   std::string path(const std::string& name) const { return bench_.out + "/" + name; }
-  std::string run_folder(const Recipe& r, int64_t seed) const { return path(fmt::format("{}/seed_{}", r.name, seed)); }
+  std::string run_folder(const Recipe& r, int64_t seed) const {
+    return path(fmt::format("{}/seed_{}", r.trained_as, seed));
+  }
   std::string grid_file(const Recipe& r, bool guided) const {
     return path(fmt::format("{}/grid_of_seed_{}{}.png", r.name, bench_.first_seed, guided ? "_guided" : ""));
   }
@@ -212,6 +220,11 @@ void QualityMeterOfRecipes::load_recipes() {
           d.key == "model.input_size" || d.key == "model.in_channels" || d.key == "model.num_classes")
         refuse("recipes have other data, so that their samples cannot be compared: " + r.name,
                d.key + ": " + d.new_value, d.old_value);
+    for (const Recipe& other : recipes_)
+      if (r.trained_as == r.name && differ_in_samples_alone(other.config, c)) {
+        r.trained_as = other.trained_as;
+        harness_.note(fmt::format("{} draws from the runs of {}", r.name, r.trained_as));
+      }
     recipes_.push_back(std::move(r));
   }
 }
@@ -273,7 +286,7 @@ void QualityMeterOfRecipes::calibrate() {
   Json& known = setup_["cpu_seconds_per_step"];
   std::vector<const Recipe*> turns;
   for (const Recipe& r : recipes_)
-    if (!known.contains(r.name)) turns.push_back(&r);
+    if (r.trained_as == r.name && !known.contains(r.name)) turns.push_back(&r);
   const Recipe& reference = recipes_.front();
   const bool has_reference = known.contains(reference.name);
   if (!turns.empty()) fs::remove_all(path("calibration"));  // of recipes that came before, at another time
@@ -298,7 +311,7 @@ void QualityMeterOfRecipes::calibrate() {
     if (!known.contains(name)) known[name] = now * quantile(of_rounds, 0.5);
   if (!turns.empty()) write_setup(setup_);
   for (Recipe& r : recipes_) {
-    r.cpu_minutes_per_step = known[r.name].get<double>() / 60;
+    r.cpu_minutes_per_step = known[r.trained_as].get<double>() / 60;
     for (size_t k = 0; k < bench_.minutes.size(); ++k) {
       const int64_t least = r.steps.empty() ? 1 : r.steps.back() + 1;
       r.steps.push_back(bench_.quick
@@ -392,7 +405,7 @@ LabelledImages QualityMeterOfRecipes::draw(const Recipe& r, const std::string& r
   const auto guide = p.guided && !guide_path.empty() ? checkpoint::load_guide(guide_path, source.config) : nullptr;
   const auto labels = eval::make_labels("balanced", bench_.samples, source.config.model.num_classes, uint64_t(p.seed));
   const eval::GenerateRequest request{
-      .sampler = sampler_within(source.config, p.guided, bench_.evaluations),
+      .sampler = sampler_within(r.config, p.guided, bench_.evaluations),
       .seed = uint64_t(p.seed),
       .conditions = conditions_of(labels),
       .guide = guide.get(),
@@ -412,6 +425,7 @@ void QualityMeterOfRecipes::write_grid(const Recipe& r, const LabelledImages& im
   std::vector<images::ImageU8> pictures;
   for (int64_t i = 0; i < std::min(images.size(), columns * kGridRows); ++i)
     pictures.push_back(picture(images.at(i), images.shape.height, images.shape.width));
+  fs::create_directories(path(r.name));  // which has no runs if they are another recipe's
   images::write_png(grid_file(r, guided), images::make_grid(pictures, columns, 1));
 }
 

@@ -204,14 +204,21 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
   refused(quality(scratch / "x", "1,2"), {"--recipe", scratch / "other_data.yaml"}, "recipes have other data");
 
   // A third recipe comes to those that are there, whose results stay as they are; one of another content does not.
-  write_file(scratch / "flip.yaml", "data: {random_flip: true}\n");
-  const Args third = recipes + Args{"--recipe", scratch / "flip.yaml"};
+  write_file(scratch / "clip.yaml", "optimizer: {clip_norm: 2}\n");
+  const Args third = recipes + Args{"--recipe", scratch / "clip.yaml"};
   REQUIRE_EXIT(run(program("ditbench", base + tiny + third)), 0);
   CHECK(read_file(out + "/results.jsonl").starts_with(results));
   CHECK(rows().at(1) == before.at(1));
   CHECK(fs::exists(out + "/calibration/quickstart_1"));  // beside the reference alone
-  CHECK(fs::exists(out + "/calibration/flip_1"));
+  CHECK(fs::exists(out + "/calibration/clip_1"));
   CHECK_FALSE(fs::exists(out + "/calibration/decay_1"));
+  // One that only draws in another way needs no runs of its own.
+  write_file(scratch / "more_guidance.yaml", "sample: {cfg_scale: 4}\n");
+  REQUIRE_EXIT(run(program("ditbench", base + tiny + Args{"--recipe", scratch / "more_guidance.yaml"})), 0);
+  CHECK_FALSE(fs::exists(out + "/more_guidance/seed_0"));
+  REQUIRE(rows().at(7).at("name") == "more_guidance");  // real images; two recipes at two marks; then the guided ones
+  CHECK(rows().at(3).at("4x4 mean") == rows().at(1).at("4x4 mean"));
+  CHECK(rows().at(7).at("4x4 mean") != rows().at(5).at("4x4 mean"));
   write_file(scratch / "decay.yaml", "optimizer: {schedule: wsd, decay_share: 0.25, warmup_steps: 0}\n");
   refused(base, third, "another recipe decay");
   write_file(scratch / "decay.yaml", "optimizer: {schedule: wsd, decay_share: 0.5, warmup_steps: 0}\n");
