@@ -43,6 +43,12 @@ void* operator new(size_t bytes) {
   *static_cast<Header*>(block) = {bytes, counted};
   return static_cast<std::byte*>(block) + kHeader;
 }
+// std::stable_sort takes its buffer so; AddressSanitizer has an allocation of its own for it otherwise.
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept try {
+  return operator new(bytes);
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
 void operator delete(void* p) noexcept {
   if (p == nullptr) return;
   void* block = static_cast<std::byte*>(p) - kHeader;
