@@ -127,7 +127,10 @@ diffusion::SamplerConfig sampler_within(const config::Config& c, bool guided, in
          "--evaluations 50");
 }
 
-bool differ_in_samples_alone(const config::Config& a, const config::Config& b) {
+// Two recipes that differ only in how samples are drawn. (A run of constant learning rate has one checkpoint, of the
+// last mark that it has reached.)
+bool can_share_runs(const config::Config& a, const config::Config& b) {
+  if (a.optimizer.schedule == optim::LrSchedule::kConstant) return false;
   const std::vector<config::Difference> all = config::differences(a, b);
   return std::all_of(all.begin(), all.end(), [](const auto& d) { return d.key.starts_with("sample."); });
 }
@@ -145,6 +148,7 @@ class QualityMeterOfRecipes {
  private:
   void load_recipes();
   void check_out();
+  void keep_runs(Recipe& r);
   void write_setup(const Json& setup) const {
     files::write_file_atomically(path("quality.json"), setup.dump(1) + "\n");
   }
@@ -221,18 +225,16 @@ void QualityMeterOfRecipes::load_recipes() {
         refuse("recipes have other data, so that their samples cannot be compared: " + r.name,
                d.key + ": " + d.new_value, d.old_value);
     for (const Recipe& other : recipes_)
-      if (r.trained_as == r.name && differ_in_samples_alone(other.config, c)) {
-        r.trained_as = other.trained_as;
-        harness_.note(fmt::format("{} draws from the runs of {}", r.name, r.trained_as));
-      }
+      if (r.trained_as == r.name && can_share_runs(other.config, c)) r.trained_as = other.trained_as;
     recipes_.push_back(std::move(r));
   }
 }
 
 // Seeds and recipes may come to those that are there.
 void QualityMeterOfRecipes::check_out() {
-  setup_ = {{"minutes", bench_.minutes}, {"samples", bench_.samples}, {"evaluations", bench_.evaluations},
-            {"quick", bench_.quick},     {"recipes", Json::object()}, {"cpu_seconds_per_step", Json::object()}};
+  setup_ = {{"minutes", bench_.minutes},   {"samples", bench_.samples}, {"evaluations", bench_.evaluations},
+            {"quick", bench_.quick},       {"recipes", Json::object()}, {"cpu_seconds_per_step", Json::object()},
+            {"trained_as", Json::object()}};
   files::make_output_folder(bench_.out);
   const std::string file = path("quality.json");
   if (fs::exists(file)) {
@@ -246,10 +248,11 @@ void QualityMeterOfRecipes::check_out() {
       if (value_there(key) != setup_[key])
         refuse(bench_.out + " holds another comparison", fmt::format("{} {}", key, setup_[key].dump()),
                fmt::format("{} {}", key, value_there(key).dump()), "--out with a new folder, or the flags of before");
-    for (const char* key : {"recipes", "cpu_seconds_per_step"})
+    for (const char* key : {"recipes", "cpu_seconds_per_step", "trained_as"})
       if (value_there(key).is_object()) setup_[key] = there[key];
   }
-  for (const Recipe& r : recipes_) {
+  for (Recipe& r : recipes_) {
+    keep_runs(r);
     Json& there = setup_["recipes"][r.name];
     if (there.is_string())
       for (const config::Difference& d : config::differences(config::parse_config(there, file), r.config))
@@ -259,6 +262,16 @@ void QualityMeterOfRecipes::check_out() {
     there = config::to_yaml(r.config);
   }
   write_setup(setup_);
+}
+
+// A recipe stays with the runs that it has, whatever recipes come to the folder or are left out.
+void QualityMeterOfRecipes::keep_runs(Recipe& r) {
+  const Json& known = setup_["cpu_seconds_per_step"];
+  Json& stored = setup_["trained_as"][r.name];
+  if (stored.is_string() && known.contains(stored.get<std::string>())) r.trained_as = stored;
+  if (known.contains(r.name)) r.trained_as = r.name;
+  stored = r.trained_as;
+  if (r.trained_as != r.name) harness_.note(fmt::format("{} draws from the runs of {}", r.name, r.trained_as));
 }
 
 void QualityMeterOfRecipes::train(const config::Config& config, const std::string& folder) {

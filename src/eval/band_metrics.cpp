@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <functional>
 #include <numbers>
 
@@ -100,7 +101,7 @@ Side sums_of(const dataset::TileShards& shards, const std::vector<int>& bands, c
 
 BandComparison compare_bands(const std::string& real_path, const std::string& generated_path) {
   for (const std::string& path : {real_path, generated_path})
-    if (!dataset::holds_tiles(path))
+    if (std::filesystem::exists(path) && !dataset::holds_tiles(path))
       throw InputError({.where = path,
                         .what = "there are no tiles",
                         .expected = "safetensors shards of ditdata make or ditsample",

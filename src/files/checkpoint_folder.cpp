@@ -225,6 +225,12 @@ std::vector<int64_t> list_checkpoints(const std::string& dir) {
   return steps;
 }
 
+int64_t count_checkpoints(const std::string& dir) try {
+  return int64_t(list_checkpoints(dir).size());
+} catch (const Error&) {
+  return 0;
+}
+
 std::vector<std::string> checkpoints_to_resume(const std::string& dir) {
   std::vector<int64_t> steps = steps_in(dir);
   std::reverse(steps.begin(), steps.end());

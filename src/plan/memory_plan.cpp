@@ -169,7 +169,7 @@ CheckpointDisk checkpoint_disk(const config::Config& config) {
 
 std::string disk_warning(const CheckpointDisk& disk, const std::string& run_folder, double share_done) {
   const std::optional<double> free = files::free_bytes(run_folder);
-  const double there = double(files::list_checkpoints(run_folder + "/checkpoints").size()),
+  const double there = double(files::count_checkpoints(run_folder + "/checkpoints")),
                more = std::max(1.0, disk.kept - there),
                needed = disk.checkpoint_bytes * more + disk.snapshot_bytes * (1 - share_done);
   if (!free || *free >= needed) return "";

@@ -20,8 +20,8 @@ Checkpointing::Checkpointing(TrainingState& state, StartingPoint& start, RunRepo
       start_(start),
       report_(report),
       since_last_(60 * run_.config.checkpoint.every_minutes) {
-  if (!run_.leader()) return;
   const double done = double(state.progress.step) / double(run_.config.train.steps);
+  if (!run_.leader() || done >= 1) return;
   const std::string warning = plan::disk_warning(plan::checkpoint_disk(run_.config), run_.options.out, done);
   if (!warning.empty()) log::warn_line(warning);
 }

@@ -283,7 +283,7 @@ void RunReport::tell_results(bool done) {
   if (const auto grids = report::sample_grids(out); !grids.empty()) log::info("samples: {}", grids.rbegin()->second);
   log::info("report: {}", live_->page_path());
   const bool decodes = config::learns_pixels(run_.config) || !run_.config.sample.vae.empty();
-  if (done && files::latest_checkpoint(run_.checkpoints()))
+  if (done && files::count_checkpoints(run_.checkpoints()) > 0)
     log::info("next: {} --checkpoint {} --out {}/images{}", command_beside("ditsample"), out, out,
               decodes ? "" : " --vae FILE");
   if (!done) log::info("next: the same command with --resume auto");

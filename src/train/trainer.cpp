@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include "disk_watch.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
@@ -12,6 +14,7 @@
 #include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/dataset/tile_shards.hpp"
+#include "ditrain/files/checkpoint_folder.hpp"
 #include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/plan/kernel_settings.hpp"
 #include "ditrain/platform/signals.hpp"
@@ -75,15 +78,17 @@ void expect_there(const char* key, const std::string& path) {
 }  // namespace
 
 void check_start(const config::Config& c, const TrainOptions& options) {
-  for (const std::string& path : {options.resume_from, c.train.branch_from})
+  const bool resumes = !options.resume_from.empty() ||
+                       (options.resume_auto && !files::checkpoints_to_resume(options.out + "/checkpoints").empty());
+  for (const std::string& path : {options.resume_from, resumes ? "" : c.train.branch_from})
     if (!path.empty()) checkpoint::read_checkpoint_state(checkpoint::find_checkpoint(path));
-  if (!c.train.init_from.empty())
+  if (!resumes && !c.train.init_from.empty())
     checkpoint::DitFile(c.train.init_from, checkpoint::Weights::kEma, checkpoint::hints_of(c.model));
   if (config::draws_samples(c) && !c.sample.guide.empty() && c.sample.guide != config::kRoutedGuide)
     checkpoint::find_weights(c.sample.guide, checkpoint::Weights::kEma);
   if (c.eval.fid_every_steps > 0) {
     expect_there("eval.reference", c.eval.reference);
-    expect_there("eval.weights", c.eval.weights);
+    if (c.eval.features == config::FidFeatures::kInception) expect_there("eval.weights", c.eval.weights);
   }
   if (c.kernels.tuned == config::TunedFrom::kFile) plan::read_tuning(c.kernels.tuning_file);
   if (!options.resumes() && holds_run(options.out))

@@ -52,7 +52,7 @@ TEST_CASE("bad config: keys and values, with the place, what was found and what 
   };
   refused_file(
       "model:\n  name: DiT-S/2\n  num_clases: 8\n",
-      {"ditrain: error: [config]", "bad.yaml:3:", "unknown key model.num_clases", "did you mean num_classes?"});
+      {"ditrain: error: [config]", "bad.yaml:3:", "unknown key model.num_clases", "did you mean model.num_classes?"});
   refused_file("train:\n  steps: 5\n\noptimiser:\n  lr: 1\n", {"bad.yaml:4:", "optimiser", "optimizer"});
   refused_file("train:\n  steps: many\n", {"bad.yaml:2:", "train.steps", "got 'many'", "expected an integer"});
   refused_file("train: [\n", {"bad.yaml:", "not valid YAML"});
@@ -61,7 +61,7 @@ TEST_CASE("bad config: keys and values, with the place, what was found and what 
   require_refused(program("ditrain", {"--config", std::string(DITRAIN_CONFIG_DIR) + "/quickstrat.yaml", "--out", out}),
                   out, {"no such config file", "try --config " + std::string(DITRAIN_CONFIG_DIR) + "/quickstart.yaml"});
 
-  require_settings_refused({"train.stepz=5"}, {"unknown key train.stepz", "did you mean steps?"});
+  require_settings_refused({"train.stepz=5"}, {"unknown key train.stepz", "did you mean train.steps?"});
   require_settings_refused({"train.steps=0"}, {"train.steps", "got '0'", "expected an integer"});
   require_settings_refused({"ema.decay=1.5"}, {"ema.decay", "got '1.5'", "expected a number from 0"});
   require_settings_refused({"optimizer.lr=nan"}, {"optimizer.lr", "got 'nan'"});

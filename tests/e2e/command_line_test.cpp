@@ -24,7 +24,7 @@ TEST_CASE("command line: help fits two screens, reaches every key, version is th
   for (const char* text :
        {"--config FILE", "--set KEY=VALUE...", "--out DIR", "--resume auto|DIR", "--maxh H", "--dry-run", "--ranks N",
         "--print-config", "--trace [FILE]", "--strict", "--explain-memory [FILE.svg]", "--help", "--version",
-        "train.global_batch", "[SECTION|KEY|all]", "sample.every_steps", "75 stopped"})
+        "train.global_batch", "[SECTION|KEY|all|man|bash]", "sample.every_steps", "75 stopped"})
     CHECK_THAT(help.out, Contains(text));
   const Result key = run(program("ditrain", {"--help", "on_bad_file"}));
   REQUIRE_EXIT(key, 0);

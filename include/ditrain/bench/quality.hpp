@@ -27,8 +27,8 @@ struct QualityBench {
 /// validation). Short runs of all recipes in turns measure these seconds first, as the median of three medians. Recipes
 /// that join a folder later are measured in turns with the first one. With optimizer.schedule: constant the marks are
 /// checkpoints of one run; with wsd they are decaying branches of one trunk; with cosine each is a run of its own.
-/// Recipes that differ only in section `sample` share their runs. data.hold_out, 0.2 unless set, keeps images from
-/// training.
+/// Recipes that differ only in section `sample` share their runs, unless their learning rate is constant.
+/// data.hold_out, 0.2 unless set, keeps images from training.
 /// Rows      one for `real images`, then per guidance, recipe and mark: cpu_minutes, steps, and each measure with its
 ///           95 % bootstrap interval over the seeds; then one per recipe against the reference: for each measure, CPU
 ///           time of the reference / CPU time of the recipe until it has the reference's value at the last mark; and

@@ -54,6 +54,9 @@ class CheckpointWriter {
 /// Steps of all complete checkpoints, increasing; empty if `dir` does not exist.
 std::vector<int64_t> list_checkpoints(const std::string& dir);
 
+/// How many there are; 0 if that cannot be read: for hints, which end no run.
+int64_t count_checkpoints(const std::string& dir);
+
 /// Folders of the checkpoints to resume from, complete or not, the best first: the one that `latest` names if it is in
 /// `dir`, then by decreasing step.
 std::vector<std::string> checkpoints_to_resume(const std::string& dir);

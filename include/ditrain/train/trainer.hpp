@@ -18,8 +18,8 @@ struct TrainOptions {
   bool resumes() const { return resume_auto || !resume_from.empty(); }
 };
 
-/// Whether a start would find what the config and the options name: checkpoints, guide, references, weights, tuning and
-/// log files. Opens what it needs, writes nothing; for a dry run.
+/// Whether a start would find what the config and the options name: checkpoints, guide, reference, weights and tuning.
+/// For a dry run: writes nothing, and does not compare a checkpoint with the config.
 /// Errors:   InputError, as of run_training
 void check_start(const config::Config& config, const TrainOptions& options);
 
