@@ -279,7 +279,7 @@ std::optional<double> free_bytes(const std::string& folder) {
   fs::path path = fs::absolute(folder, error);
   while (!path.empty() && path != path.root_path() && !fs::exists(path, error)) path = path.parent_path();
   const fs::space_info space = fs::space(path, error);
-  return error ? std::nullopt : std::optional(double(space.available));
+  return error || space.capacity == 0 ? std::nullopt : std::optional(double(space.available));
 }
 
 void make_output_folder(const std::string& path) {

@@ -62,6 +62,19 @@ TEST_CASE("command line: dry-run and explain-memory tell the plan and leave noth
     CHECK_THAT(dry.out, Contains(text));
   REQUIRE_FALSE(fs::exists(out));
 
+  // What a start would not find.
+  for (const char* setting :
+       {"train.init_from=/none", "train.branch_from=/none", "sample.guide=/none", "kernels.tuned=/none"}) {
+    INFO(setting);
+    const Result missing =
+        run(tiny_ditrain(out, 100, {"--dry-run", "--set", setting, "--set", "sample.every_steps=5"}));
+    REQUIRE_EXIT(missing, 2);
+    CHECK_THAT(missing.err, Contains("/none"));
+  }
+  REQUIRE_EXIT(run(tiny_ditrain(out, 100, {"--dry-run", "--resume", "/none"})), 2);
+  REQUIRE_EXIT(run(tiny_ditrain(out, 100, {"--dry-run", "--set", "log.prometheus=" + scratch / "x"})), 2);
+  REQUIRE_FALSE(fs::exists(out));
+
   const Result bad = run(tiny_ditrain(out, 100, {"--dry-run", "--ranks", "3"}));
   REQUIRE_EXIT(bad, 2);
 

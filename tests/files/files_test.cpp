@@ -5,8 +5,11 @@
 
 #include <catch2/catch.hpp>
 #include <cerrno>
+#include <cmath>
+#include <fstream>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/files/checkpoint_folder.hpp"
 #include "ditrain/files/crc32.hpp"
 #include "file_size_limit.hpp"
 #include "support/files.hpp"
@@ -186,4 +189,20 @@ TEST_CASE("crc32 equals the published check value, in pieces too") {
   const std::string text(1000, 'q');
   for (size_t cut = 0; cut < 20; ++cut)
     CHECK(crc32(crc32(0, text.data(), cut), text.data() + cut, text.size() - cut) == crc32(0, text.data(), 1000));
+}
+
+TEST_CASE("free bytes are those of the nearest folder that exists, and unknown where the system counts no blocks") {
+  const TemporaryFolder scratch;
+  const auto here = files::free_bytes(scratch.path()), below = files::free_bytes(scratch / "not/there/yet");
+  REQUIRE((here && below));
+  CHECK(*here > 0);
+  CHECK(std::abs(*here - *below) < 0.1 * *here);
+  CHECK_FALSE(files::free_bytes("/proc"));
+}
+
+TEST_CASE("checkpoints are counted for hints, which end no run") {
+  const TemporaryFolder scratch;
+  std::ofstream(scratch / "file") << "no folder";
+  CHECK(files::count_checkpoints(scratch / "none") == 0);
+  CHECK(files::count_checkpoints(scratch / "file") == 0);
 }
