@@ -107,14 +107,8 @@ class CoreModel final : public UnitListener {
     ready_[tile] = issue(1);
     retire(1, ready_[tile]);
   }
-  void load(int tile, const void* p, int64_t stride) override {
-    ++counts_.tile_loads;
-    const double at = std::max(issue(kTileUops), read_[tile] - C::kTileAhead);
-    ready_[tile] = at;
-    for (int row = 0; row < kRows; ++row)
-      ready_[tile] = std::max(ready_[tile], read(address(p) + uint64_t(row * stride), 64, at, counts_.tile_lines));
-    retire(kTileUops, ready_[tile]);
-  }
+  void load(int tile, const void* p, int64_t stride) override { load(tile, p, stride, true); }
+  void load_passing(int tile, const void* p, int64_t stride) override { load(tile, p, stride, false); }
   void store(int tile, const void* p, int64_t stride) override {
     ++counts_.tile_stores;
     const double at = issue(kRows);
@@ -150,6 +144,16 @@ class CoreModel final : public UnitListener {
   enum Source { kL1, kL2, kBeyond };
 
   static uint64_t address(const void* p) { return reinterpret_cast<uint64_t>(p); }
+
+  void load(int tile, const void* p, int64_t stride, bool stays) {
+    ++counts_.tile_loads;
+    const double at = std::max(issue(kTileUops), read_[tile] - C::kTileAhead);
+    ready_[tile] = at;
+    for (int row = 0; row < kRows; ++row)
+      ready_[tile] =
+          std::max(ready_[tile], read(address(p) + uint64_t(row * stride), 64, at, counts_.tile_lines, stays));
+    retire(kTileUops, ready_[tile]);
+  }
 
   /// When operations are issued: those of the window have to leave first.
   double issue(double uops) {
@@ -202,15 +206,24 @@ class CoreModel final : public UnitListener {
     source = kL1;
     return in != nullptr ? in : fetch_into_l1(line, at, source);
   }
+  /// A line that does not enter the L1 cache: when it can be used.
+  double pass_by(uint64_t line, double at, Source& source) {
+    const CacheModel::Line* below = l2_.find(line);
+    source = below != nullptr ? kL2 : kBeyond;
+    l2_pipe_ = std::max(l2_pipe_, at) + C::kLineL2;
+    if (below == nullptr) below = fetch_into_l2(line, at);
+    return std::max(below->ready, l2_pipe_ + C::kLatencyL2);
+  }
   /// When all of it can be used.
-  double read(uint64_t p, int64_t bytes, double at, int64_t (&lines)[3]) {
+  double read(uint64_t p, int64_t bytes, double at, int64_t (&lines)[3], bool stays = true) {
     double ready = at;
     for (uint64_t line = p / 64; line <= (p + uint64_t(bytes) - 1) / 64; ++line) {
       ports_ = std::max(ports_, at) + C::kLineL1;
       Source source;
-      const CacheModel::Line* in = line_in_l1(line, ports_, source);
+      const double there =
+          stays || l1_.has(line) ? line_in_l1(line, ports_, source)->ready : pass_by(line, ports_, source);
       ++lines[source];
-      ready = std::max({ready, in->ready, ports_ + C::kLatencyL1});
+      ready = std::max({ready, there, ports_ + C::kLatencyL1});
     }
     return ready;
   }

@@ -8,6 +8,7 @@ namespace ditrain::kernels {
 struct UnitListener {
   virtual void zero(int tile) = 0;
   virtual void load(int tile, const void* p, int64_t stride) = 0;
+  virtual void load_passing(int tile, const void* p, int64_t stride) = 0;  ///< leaves the L1 cache to others
   virtual void store(int tile, const void* p, int64_t stride) = 0;
   virtual void multiply_add(int sum, int a, int b) = 0;
   virtual void fetch(const void* line) = 0;
