@@ -72,6 +72,7 @@ Effort Effort::quick() {
           .repeat_s = 0,
           .peak_s = 1e-3,
           .max_attempts = 1,
+          .most_looks = 0,
           .max_share = std::numeric_limits<double>::infinity(),
           .settle_s = 0,
           .cold_arrays = false};
@@ -110,6 +111,16 @@ Harness::Peaks Harness::measure_peaks() {
   report_.peak_bf16_gflops = std::max(report_.peak_bf16_gflops, p.bf16);
   for (Row& row : report_.rows) rate(row);
   return p;
+}
+
+// The cores of a virtual machine may be slower for seconds, while others use the host: what is measured then says little.
+void Harness::wait_for_quiet(DType type) {
+  const std::string dtype = dtype_name(type);
+  for (int look = 0; look < effort_.most_looks; ++look) {
+    if (look > 0) pause(10 * effort_.settle_s);
+    const double now = measure_peaks().of(dtype);
+    if (now >= (1 - kMaxDrift) * Peaks{report_.peak_f32_gflops, report_.peak_bf16_gflops}.of(dtype)) return;
+  }
 }
 
 // By the highest peaks so far. A row that memory limits has a limit of its own, but does not run as it could on a core
@@ -156,6 +167,7 @@ void Harness::compare(const Work& work, Row& row) {
   if (work.rivals.empty()) return;
   std::vector<Timed> contenders = {{work.call}};
   for (const Rival& r : work.rivals) contenders.push_back({r.call, true});
+  if (!work.once) wait_for_quiet(work.dtype);
   take_turns(contenders, effort_, work.once);
   for (size_t i = 0; i < work.rivals.size(); ++i)
     row.peers.emplace_back(work.rivals[i].name, median_ratio(contenders[i + 1].seconds, contenders[0].seconds));
@@ -166,10 +178,12 @@ Row Harness::measure(const Work& work) {
   const auto doubtful = [&](const Row& row) { return row.drift > kMaxDrift || row.share > effort_.max_share; };
   if (!work.rivals.empty()) pause(effort_.settle_s);  // they may have been called already
   const double start = effort_.clock();
+  if (!work.once) wait_for_quiet(work.dtype);
   Row best = attempt(work);
   for (int i = 1; i < effort_.max_attempts && doubtful(best) && !work.once; ++i) {
     if (effort_.clock() - start > effort_.patience_s) break;
     pause(10 * effort_.settle_s);  // two cores of a virtual machine may share one of the host for a while
+    wait_for_quiet(work.dtype);
     Row again = attempt(work);
     rate(best);
     if (again.drift < best.drift || !doubtful(again)) best = std::move(again);
