@@ -113,13 +113,14 @@ Harness::Peaks Harness::measure_peaks() {
   return p;
 }
 
-// The cores of a virtual machine may be slower for seconds, while others use the host: what is measured then says little.
+// The cores of a virtual machine may be slower for seconds, while others use the host: what is measured then says
+// little. After most_looks in vain, of all rows, they are taken as they are.
 void Harness::wait_for_quiet(DType type) {
   const std::string dtype = dtype_name(type);
-  for (int look = 0; look < effort_.most_looks; ++look) {
-    if (look > 0) pause(10 * effort_.settle_s);
+  for (; looks_ < effort_.most_looks; ++looks_) {
     const double now = measure_peaks().of(dtype);
     if (now >= (1 - kMaxDrift) * Peaks{report_.peak_f32_gflops, report_.peak_bf16_gflops}.of(dtype)) return;
+    pause(10 * effort_.settle_s);
   }
 }
 

@@ -220,8 +220,10 @@ class CoreModel final : public UnitListener {
     for (uint64_t line = p / 64; line <= (p + uint64_t(bytes) - 1) / 64; ++line) {
       ports_ = std::max(ports_, at) + C::kLineL1;
       Source source;
-      const double there =
-          stays || l1_.has(line) ? line_in_l1(line, ports_, source)->ready : pass_by(line, ports_, source);
+      const CacheModel::Line* in = l1_.find(line);
+      source = kL1;
+      if (in == nullptr && stays) in = fetch_into_l1(line, ports_, source);
+      const double there = in != nullptr ? in->ready : pass_by(line, ports_, source);
       ++lines[source];
       ready = std::max({ready, there, ports_ + C::kLatencyL1});
     }

@@ -72,6 +72,47 @@ TEST_CASE("bf16 products on the tile unit sum in the order of Intel's manual") {
         }
 }
 
+TEST_CASE("every epilogue gives a row the same bits in a whole tile of the unit and at its edge") {
+  constexpr int64_t kM = 65, kN = 64, kK = 96, kSample = 24;  // samples end inside tiles
+  using enum EpilogueKind;
+  for (const ProductKernels* table : tile_tables())
+    for (const EpilogueKind kind :
+         {kNone, kGelu, kGeluBackward, kSwiglu, kSwigluBackward, kGateResidual, kResidual, kRelu, kSilu})
+      for (const bool with_bias : {false, true}) {
+        CAPTURE(table->name, int(kind), with_bias);
+        const std::vector<BFloat16> a = random_halves(kM * kK, 1), b = random_halves(kN * kK, 2);
+        const std::vector<BFloat16> in = random_halves(kM * 2 * kN, 3);
+        const std::vector<float> in_f32 = random_values(kM * kN, 4), bias = random_values(kN, 5),
+                                 gate = random_values((kM / kSample + 1) * kN, 6);
+        // Rows cut at each of `cuts`; c and what the epilogue writes, as bytes.
+        const auto results = [&](const std::vector<int64_t>& cuts) {
+          std::vector<BFloat16> c(size_t(kM * 2 * kN));
+          std::vector<float> out(size_t(kM * kN));
+          GemmArgs g{.m = kM, .n = kN, .k = kK, .a = a.data(), .lda = kK, .b = b.data(), .ldb = kK};
+          g.trans_b = Trans::kYes, g.c = c.data(), g.ldc = 2 * kN, g.bias = with_bias ? bias.data() : nullptr;
+          g.a_type = g.b_type = g.c_type = g.arithmetic = DType::kBF16;
+          g.epilogue = {.kind = kind, .in_stride = 2 * kN, .out_stride = kN, .half = kN};
+          if (kind != kNone && kind != kRelu && kind != kSilu && kind != kGelu) g.epilogue.in = in.data();
+          if (kind == kGateResidual) {
+            g.epilogue.in = in_f32.data(), g.epilogue.in_stride = kN, g.epilogue.gate = gate.data();
+            g.epilogue.cond_stride = kN, g.epilogue.rows_per_sample = kSample;
+          }
+          if (kind != kNone && kind != kRelu && kind != kSilu && kind != kResidual) g.epilogue.out = out.data();
+          for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+            const GemmArgs part = block_of(g, cuts[i], cuts[i + 1] - cuts[i], 0, kN);
+            const Scratch scratch(table->scratch_bytes(part, {}));
+            table->gemm(part, scratch.get(), {});
+          }
+          std::vector<float> all = out;
+          for (const BFloat16 x : c) all.push_back(to_f32(x));
+          return all;
+        };
+        const std::vector<float> whole = results({0, kM});
+        CHECK(same_bits(whole, results({0, 32, 48, kM})));
+        CHECK(same_bits(whole, results({0, 17, 33, 49, kM})));
+      }
+}
+
 TEST_CASE("a bf16 that is subnormal counts as zero on the tile unit, and so does a sum") {
   for (const ProductKernels* table : tile_tables()) {
     CAPTURE(table->name);
