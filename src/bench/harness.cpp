@@ -114,7 +114,7 @@ Harness::Peaks Harness::measure_peaks() {
 }
 
 // The cores of a virtual machine may be slower for seconds, while others use the host: what is measured then says
-// little. After most_looks in vain, of all rows, they are taken as they are.
+// little. After most_looks looks a run no longer waits.
 void Harness::wait_for_quiet(DType type) {
   const std::string dtype = dtype_name(type);
   for (; looks_ < effort_.most_looks; ++looks_) {

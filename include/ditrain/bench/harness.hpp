@@ -31,7 +31,7 @@ struct Effort {
   double repeat_s = 0.02;     ///< a repeat is as many calls as take this long, at least one
   double peak_s = 0.1;        ///< duration of one peak loop
   int max_attempts = 5;       ///< most attempts at a row whose drift is above kMaxDrift
-  int most_looks = 120;       ///< of all rows, before attempts: half a second later, are the cores as fast as before?
+  int most_looks = 120;       ///< most looks of a run at whether slow cores have recovered, half a second apart
   double patience_s = 60;     ///< no further attempt at a row that has taken longer than this
   double max_share = 1.02;    ///< a larger share means that the peak was measured wrong
   double settle_s = 0.05;     ///< pause after a rival, until its threads sleep (OpenBLAS' spin for some 25 ms)

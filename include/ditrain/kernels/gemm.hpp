@@ -120,7 +120,8 @@ struct GemmArgs {
 /// x86: multiply, then add). The old c, if accumulated, comes first, then the chunk sums in increasing order, the bias
 /// last. bf16 arithmetic takes the steps of a chunk in pairs. amx_bf16 has no chunks but blocks of 32 steps: the even
 /// steps of a block form one chain from zero and the odd ones another, their sum is added to that of the blocks before
-/// (the first block's to the old c or to zero); the bias comes last. Its a_row_sums have chains of 384 steps.
+/// (the first block's to the old c or to zero); the bias comes last. Its a_row_sums add
+/// sums of 384 steps, each folded from 16 chains that take every 16th pair of steps.
 inline constexpr int64_t kSumChunk = 1152;
 
 /// Up to this k the memory traffic of c limits a product: tiles then run along rows of c, and operands are read in
