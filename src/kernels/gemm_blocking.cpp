@@ -25,6 +25,8 @@ void set_gemm_blocking(const GemmBlocking& blocking) {
   gemm_blocking_in_use = blocking;
 }
 
+bool multiplies_on_unit(DType arithmetic) { return process_kernels().kernels.products(arithmetic).on_matrix_unit; }
+
 int64_t gemm_tile_rows() { return process_kernels().kernels.f32_products->tile_rows; }
 
 GemmBlocking derived_gemm_blocking(size_t l2_bytes, size_t l3_bytes_per_core) {

@@ -18,26 +18,39 @@ using kernels::GemmArgs;
 // multiples of 28 rows (two tiles of AVX-512) one of two workers had up to 2 % more to do. 16 rows are a cache line of
 // an operand that is read transposed.
 constexpr int64_t kRowGrain = 16, kColumnGrain = kernels::kPackedColumns;
-constexpr double kPackCost = 9;         // multiply-adds in whose time one element is packed, about
 constexpr int64_t kGroupRows = 24;      // with fewer rows a worker would wait for b from the L3 cache
 constexpr int64_t kGroupB = 1 << 16;    // elements of b: packing fewer takes no longer than a barrier
 constexpr int64_t kRowsOfCluster = 64;  // with fewer, clusters are not told apart
+
+// Times in multiply-adds, about.
+struct PackingCost {
+  double element;  // to pack one
+  double others;   // to read one that another worker has packed, as a share of `element`
+  double barrier;  // of a packing group, for each step of k
+};
+PackingCost packing_cost(DType arithmetic) {
+  // On Emerald Rapids (AMX): 0.3 ns for an element that comes from memory, 10 us for a barrier per 384 steps.
+  if (kernels::multiplies_on_unit(arithmetic)) return {.element = 350, .others = 0.9, .barrier = 30000};
+  return {.element = 9, .others = 0.5, .barrier = 0};
+}
 
 struct Grid {
   int rows = 1, columns = 1;  // parts; rows * columns workers
   bool together = false;      // workers of the same columns pack b together
 };
 
-Grid grid_of(int workers, int64_t m, int64_t n, int64_t k, int64_t grain, bool packed_b, bool may_pack_together) {
+Grid grid_of(int workers, int64_t m, int64_t n, int64_t k, int64_t grain, bool packed_b, bool may_pack_together,
+             const PackingCost& packing) {
   Grid best;
   double best_cost = 1e300;
-  for (int rows = 1; rows <= workers; ++rows) {
+  for (int rows = workers; rows >= 1; --rows) {
     if (workers % rows != 0) continue;
     const int columns = workers / rows;
     const int64_t mm = std::max(grain, (m + rows - 1) / rows), nn = std::max(kColumnGrain, (n + columns - 1) / columns);
-    const bool together = may_pack_together && rows > 1 && mm >= kGroupRows && nn * k >= kGroupB;
-    const double cost =
-        double(mm * nn) + kPackCost * (double(mm) + (packed_b ? 0 : double(nn) / (together ? rows : 1)));
+    const double b = packing.element * double(nn);
+    const double alone = packed_b ? 0 : b, group = b * (1 + packing.others * (rows - 1)) / rows + packing.barrier;
+    const bool together = may_pack_together && rows > 1 && mm >= kGroupRows && nn * k >= kGroupB && group < alone;
+    const double cost = double(mm * nn) + packing.element * double(mm) + (together ? group : alone);
     if (cost < best_cost) best_cost = cost, best = {rows, columns, together};
   }
   return best;
@@ -89,7 +102,7 @@ void for_parts(Context& ctx, const GemmArgs& whole, const F& f) {
     const bool packed_b = whole.packed_b.panels != nullptr;
     const bool may_pack_together = !packed_b && (clusters || w.num_clusters == 1) && whole.k > kernels::kFewSteps;
     const Grid grid = grid_of(clusters ? w.workers_in_cluster : w.num_workers, rows.size(), columns.size(), whole.k,
-                              grain, packed_b, may_pack_together);
+                              grain, packed_b, may_pack_together, packing_cost(whole.arithmetic));
     const Part part = part_of(grid, rows.size(), columns.size(), grain, clusters ? w.worker_in_cluster : w.worker);
     const GemmArgs mine = kernels::block_of(whole, rows.begin + part.rows.begin, part.rows.size(),
                                             columns.begin + part.columns.begin, part.columns.size());

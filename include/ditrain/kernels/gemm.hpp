@@ -174,6 +174,7 @@ void set_gemm_blocking(const GemmBlocking& blocking);
 /// Derives blocks from a core's shares of the caches in bytes (0: unknown): two fifths of L2 for a block of a, a third
 /// of L3 for a block of b. At most 1,536 columns, because beyond that the block of c leaves the L3 cache.
 GemmBlocking derived_gemm_blocking(size_t l2_bytes_per_core, size_t l3_bytes_per_core);
+bool multiplies_on_unit(DType arithmetic);  ///< whether a matrix unit (AMX, SME) computes these products
 int64_t gemm_tile_rows();  ///< rows of a register tile; blocks of a are whole tiles (except bf16 on a tile unit)
 
 namespace ref {
