@@ -68,7 +68,9 @@ config::CommandLine make_command_line() {
         "GiB that all ranks of a run may take together (strategies): a run that does not fit is a result"},
        {"set", "KEY=VALUE", "config key of the measured steps, as for ditrain; gemm and ops: kernels.*", "", true},
        {"config", "FILE", "the config that recipes change and are compared with (quality)"},
-       {"recipe", "FILE", "a YAML file whose keys replace those of --config (quality)", "", true},
+       {"recipe", "FILE[:M]",
+        "a YAML file whose keys replace those of --config, compared up to M minutes (quality; default: all)", "", true},
+       {"against", "NAME,...", "recipes that all others are compared with (quality; default: --config itself)"},
        {"minutes", "M,...", "CPU minutes of training after which recipes are compared (quality)", "1,2,4"},
        {"seeds", "N", "runs of each recipe (quality)", "3"},
        {"first-seed", "K", "seeds are K, K + 1, ... (quality)", "0"},
@@ -334,6 +336,17 @@ void run_memory(const config::CommandLine& line, bench::Harness& harness, dist::
   bench::bench_memory(harness, bench);
 }
 
+// "FILE" or "FILE:MINUTES".
+bench::QualityRecipe recipe_of(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  double minutes = 0;
+  if (colon == std::string::npos) return {text};
+  const char *begin = text.data() + colon + 1, *end = text.data() + text.size();
+  if (const auto [rest, error] = std::from_chars(begin, end, minutes); error != std::errc() || rest != end)
+    return {text};
+  return {text.substr(0, colon), minutes};
+}
+
 void run_quality(const config::CommandLine& line, bench::Harness& harness, dist::Communicator& comm) {
   for (const char* flag : {"config", "out"})
     if (!line.has(flag))
@@ -343,7 +356,8 @@ void run_quality(const config::CommandLine& line, bench::Harness& harness, dist:
   if (comm.world_size() > 1)
     throw InputError({.where = "ditbench", .what = "quality starts ditrain itself", .got = "several ranks"});
   bench::QualityBench quality{.config = line.get("config"),
-                              .recipes = line.get_all("recipe"),
+                              .recipes = {},
+                              .against = {},
                               .sets = line.get_all("set"),
                               .minutes = numbers<double>(line, "minutes", 1e-3, 1e6, "rising minutes, as 1,2,4"),
                               .seeds = line.get_int("seeds", 1, 1000),
@@ -352,6 +366,8 @@ void run_quality(const config::CommandLine& line, bench::Harness& harness, dist:
                               .evaluations = line.get_int("evaluations", 1, 10000),
                               .out = line.get_path("out"),
                               .quick = line.has("quick")};
+  if (line.has("against")) quality.against = words(line, "against");
+  for (const std::string& recipe : line.get_all("recipe")) quality.recipes.push_back(recipe_of(recipe));
   if (!std::is_sorted(quality.minutes.begin(), quality.minutes.end(), std::less_equal<>()))
     throw InputError({.where = "command line",
                       .what = "--minutes do not rise",

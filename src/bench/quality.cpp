@@ -53,8 +53,9 @@ constexpr const char* kReal = "real images";
 struct Recipe {
   std::string name;
   std::string trained_as = name;  // the first recipe from which it differs at most in how samples are drawn
-  config::Config config;
-  std::vector<int64_t> steps = {};  // of each mark
+  double last_minutes = 1e300;    // marks beyond it are left out
+  config::Config config = {};
+  std::vector<int64_t> steps = {};  // of each mark that it has
   double cpu_minutes_per_step = 0;
 };
 
@@ -175,13 +176,14 @@ class QualityMeterOfRecipes {
   std::vector<CurvePoint> mean_curve(const Point& p, size_t measure, const std::vector<size_t>& seeds) const;
   Row row_of(const std::string& name, bool guided, const std::function<std::vector<double>(size_t)>& values) const;
   void add_rows();
-  void add_comparison(size_t recipe, bool guided);
+  void add_comparison(size_t recipe, size_t reference, bool guided);
   void write_pictures();
 
   Harness& harness_;
   const QualityBench bench_;
   const std::string ditrain_;
   std::vector<Recipe> recipes_;
+  std::vector<size_t> references_;
   Json setup_;
   std::map<Point, Result> results_;
   std::vector<MeasureValues> real_;  // per seed
@@ -203,10 +205,14 @@ QualityMeterOfRecipes::QualityMeterOfRecipes(Harness& harness, const QualityBenc
 void QualityMeterOfRecipes::load_recipes() {
   std::set<std::string> names;
   for (size_t i = 0; i <= bench_.recipes.size(); ++i) {
-    const std::string file = i == 0 ? bench_.config : bench_.recipes[i - 1];
-    Recipe r{.name = fs::path(file).stem().string(),
+    const QualityRecipe given = i == 0 ? QualityRecipe{bench_.config} : bench_.recipes[i - 1];
+    Recipe r{.name = fs::path(given.file).stem().string(),
+             .last_minutes = given.last_minutes,
              .config = config::load_config(bench_.config, bench_.sets,
-                                           i == 0 ? std::vector<std::string>() : std::vector{file})};
+                                           i == 0 ? std::vector<std::string>() : std::vector{given.file})};
+    if (r.last_minutes < bench_.minutes.front())
+      refuse("a recipe without a mark: " + r.name, fmt::format("up to {} minutes", r.last_minutes),
+             fmt::format("at least the first of --minutes, {}", bench_.minutes.front()));
     if (!names.insert(r.name).second) refuse("two recipes of one name", r.name, "files of different names");
     config::Config& c = r.config;
     if (c.data.hold_out == 0) c.data.hold_out = kHoldOut;
@@ -228,6 +234,11 @@ void QualityMeterOfRecipes::load_recipes() {
       if (r.trained_as == r.name && can_share_runs(other.config, c)) r.trained_as = other.trained_as;
     recipes_.push_back(std::move(r));
   }
+  for (const std::string& name : bench_.against.empty() ? std::vector{recipes_.front().name} : bench_.against) {
+    const auto named = std::find_if(recipes_.begin(), recipes_.end(), [&](const Recipe& r) { return r.name == name; });
+    if (named == recipes_.end()) refuse("no recipe of this name to compare with", name, "one of the recipes");
+    references_.push_back(size_t(named - recipes_.begin()));
+  }
 }
 
 // Seeds and recipes may come to those that are there.
@@ -244,7 +255,15 @@ void QualityMeterOfRecipes::check_out() {
     };
     if (!value_there("recipes").is_object())
       refuse(file + " is damaged", "no recipes", "what the bench wrote", "--out with a new folder");
-    for (const char* key : {"minutes", "samples", "evaluations", "quick"})
+    const Json marks = value_there("minutes");
+    const size_t shared = std::min(marks.size(), bench_.minutes.size());
+    if (marks.is_array() &&
+        std::equal(marks.begin(), marks.begin() + std::ptrdiff_t(shared), setup_["minutes"].begin()))
+      setup_["minutes"] = marks.size() > shared ? marks : setup_["minutes"];
+    else
+      refuse(bench_.out + " holds another comparison", "minutes " + setup_["minutes"].dump(), "minutes " + marks.dump(),
+             "--out with a new folder, or marks that begin as those");
+    for (const char* key : {"samples", "evaluations", "quick"})
       if (value_there(key) != setup_[key])
         refuse(bench_.out + " holds another comparison", fmt::format("{} {}", key, setup_[key].dump()),
                fmt::format("{} {}", key, value_there(key).dump()), "--out with a new folder, or the flags of before");
@@ -325,7 +344,7 @@ void QualityMeterOfRecipes::calibrate() {
   if (!turns.empty()) write_setup(setup_);
   for (Recipe& r : recipes_) {
     r.cpu_minutes_per_step = known[r.trained_as].get<double>() / 60;
-    for (size_t k = 0; k < bench_.minutes.size(); ++k) {
+    for (size_t k = 0; k < bench_.minutes.size() && bench_.minutes[k] <= r.last_minutes; ++k) {
       const int64_t least = r.steps.empty() ? 1 : r.steps.back() + 1;
       r.steps.push_back(bench_.quick
                             ? 2 * int64_t(k + 1)
@@ -453,7 +472,7 @@ void QualityMeterOfRecipes::finish(size_t recipe, int64_t seed, size_t mark) {
   const double minutes = double(r.steps[mark]) * r.cpu_minutes_per_step;
   for (const Point& p : missing) {
     const LabelledImages images = draw(r, folder, p);
-    if (mark + 1 == bench_.minutes.size() && seed == bench_.first_seed) write_grid(r, images, p.guided);
+    if (mark + 1 == r.steps.size() && seed == bench_.first_seed) write_grid(r, images, p.guided);
     const Result result{minutes, meter_->measure(images, r.config.model.patch_size, uint64_t(seed))};
     results_[p] = result;
     const Json line = {{"recipe", r.name},
@@ -503,7 +522,7 @@ void QualityMeterOfRecipes::add_rows() {
   }));
   for (const bool guided : {false, true})
     for (size_t i = 0; i < recipes_.size(); ++i)
-      for (size_t k = 0; k < bench_.minutes.size() && (!guided || guides(recipes_[i])); ++k) {
+      for (size_t k = 0; k < recipes_[i].steps.size() && (!guided || guides(recipes_[i])); ++k) {
         Row row = row_of(recipes_[i].name, guided, [&](size_t m) { return values({guided, i, k, 0}, m); });
         double minutes = 0;
         for (int64_t s = 0; s < bench_.seeds; ++s)
@@ -517,7 +536,7 @@ void QualityMeterOfRecipes::add_rows() {
 std::vector<CurvePoint> QualityMeterOfRecipes::mean_curve(const Point& of, size_t measure,
                                                           const std::vector<size_t>& seeds) const {
   std::vector<CurvePoint> curve;
-  for (size_t k = 0; k < bench_.minutes.size(); ++k) {
+  for (size_t k = 0; k < recipes_[of.recipe].steps.size(); ++k) {
     CurvePoint at{0, 0};
     for (const size_t s : seeds) {
       const Result& r = results_.at({of.guided, of.recipe, k, bench_.first_seed + int64_t(s)});
@@ -529,9 +548,9 @@ std::vector<CurvePoint> QualityMeterOfRecipes::mean_curve(const Point& of, size_
   return curve;
 }
 
-void QualityMeterOfRecipes::add_comparison(size_t recipe, bool guided) {
-  const Point ours{guided, recipe, 0, 0}, reference{guided, 0, 0, 0};
-  Row row = untimed_row(recipes_[recipe].name + " / " + recipes_[0].name, guided);
+void QualityMeterOfRecipes::add_comparison(size_t recipe, size_t with, bool guided) {
+  const Point ours{guided, recipe, 0, 0}, reference{guided, with, 0, 0};
+  Row row = untimed_row(recipes_[recipe].name + " / " + recipes_[with].name, guided);
   int64_t better = 0, worse = 0, decided = 0;
   std::vector<size_t> all(static_cast<size_t>(bench_.seeds));
   std::iota(all.begin(), all.end(), size_t{0});
@@ -587,7 +606,7 @@ void QualityMeterOfRecipes::write_pictures() {
       for (size_t i = 0; i < recipes_.size(); ++i) {
         if (guided && !guides(recipes_[i])) continue;
         Curve curve{.name = recipes_[i].name, .points = {}};
-        for (size_t k = 0; k < bench_.minutes.size(); ++k) {
+        for (size_t k = 0; k < recipes_[i].steps.size(); ++k) {
           double minutes = 0;
           for (int64_t s = 0; s < bench_.seeds; ++s)
             minutes += results_.at({guided, i, k, bench_.first_seed + s}).cpu_minutes / double(bench_.seeds);
@@ -620,13 +639,16 @@ void QualityMeterOfRecipes::run() {
   calibrate();
   read_results();
   make_real();
-  for (int64_t s = 0; s < bench_.seeds; ++s)
-    for (size_t mark = 0; mark < bench_.minutes.size(); ++mark)
-      for (size_t i = 0; i < recipes_.size(); ++i) finish(i, bench_.first_seed + s, mark);
+  for (size_t mark = 0; mark < bench_.minutes.size(); ++mark)
+    for (int64_t s = 0; s < bench_.seeds; ++s)
+      for (size_t i = 0; i < recipes_.size(); ++i)
+        if (mark < recipes_[i].steps.size()) finish(i, bench_.first_seed + s, mark);
   add_rows();
   for (const bool guided : {false, true})
-    for (size_t i = 1; i < recipes_.size(); ++i)
-      if (!guided || (guides(recipes_[i]) && guides(recipes_[0]))) add_comparison(i, guided);
+    for (const size_t reference : references_)
+      for (size_t i = 0; i < recipes_.size(); ++i)
+        if (i != reference && (!guided || (guides(recipes_[i]) && guides(recipes_[reference]))))
+          add_comparison(i, reference, guided);
   write_pictures();
   harness_.note(meter_->describe(bench_.samples));
   harness_.note(
@@ -636,9 +658,8 @@ void QualityMeterOfRecipes::run() {
                   bench_.seeds < 2 ? ", of which there are none with one seed" : ""));
   if (recipes_.size() > 1)
     harness_.note(
-        fmt::format("A / {}: how many times the CPU time of A {} takes to the value that it has at its last "
-                    "mark; not decidable: both are as good as training images in this measure",
-                    recipes_[0].name, recipes_[0].name));
+        "A / B: how many times the CPU time of A recipe B takes to the value that it has at its last mark; not "
+        "decidable: both are as good as training images in this measure");
 }
 
 }  // namespace

@@ -198,15 +198,28 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
     CHECK_THAT(other.err, Contains(text));
   };
   refused(quality(out, "1,3"), recipes, "holds another comparison");
+  REQUIRE_EXIT(run(program("ditbench", quality(out, "1") + tiny + recipes)), 0);  // fewer marks of the same comparison
+  CHECK(rows().size() == 1 + 3 + 2 + 3);
+  CHECK(read_file(out + "/results.jsonl") == results);
   refused(base, recipes + Args{"--recipe", scratch / "decay.yaml"}, "two recipes of one name");
   refused(quality(scratch / "x", "2,1"), recipes, "--minutes do not rise");
+  refused(quality(scratch / "x", "2,4"), {"--recipe", scratch / "decay.yaml:1"}, "a recipe without a mark: decay");
+  refused(base, recipes + Args{"--against", "jit"}, "no recipe of this name to compare with; got jit");
   write_file(scratch / "other_data.yaml", "model: {num_classes: 0}\n");
   refused(quality(scratch / "x", "1,2"), {"--recipe", scratch / "other_data.yaml"}, "recipes have other data");
 
   // A third recipe comes to those that are there, whose results stay as they are; one of another content does not.
   write_file(scratch / "clip.yaml", "optimizer: {clip_norm: 2}\n");
-  const Args third = recipes + Args{"--recipe", scratch / "clip.yaml"};
+  const Args third = recipes + Args{"--recipe", scratch / "clip.yaml:1", "--against", "decay,quickstart"};
   REQUIRE_EXIT(run(program("ditbench", base + tiny + third)), 0);
+  const auto rows_of = [&](const std::string& name) {
+    const auto all = rows();
+    return std::count_if(all.begin(), all.end(), [&](const auto& row) { return row.at("name") == name; });
+  };
+  CHECK(rows_of("clip") == 2);  // its first mark alone, without guidance and with it
+  CHECK(rows_of("clip / decay") == 2);
+  CHECK(rows_of("clip / quickstart") == 2);
+  CHECK(rows_of("decay / decay") == 0);
   CHECK(read_file(out + "/results.jsonl").starts_with(results));
   CHECK(rows().at(1) == before.at(1));
   CHECK(fs::exists(out + "/calibration/quickstart_1"));  // beside the reference alone

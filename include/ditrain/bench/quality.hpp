@@ -8,9 +8,16 @@
 
 namespace ditrain::bench {
 
+/// A YAML file that is laid over the config; a recipe has the name of its file.
+struct QualityRecipe {
+  std::string file;
+  double last_minutes = 1e300;  ///< marks beyond it are left out
+};
+
 struct QualityBench {
-  std::string config;                       ///< config file of the reference, which recipes change
-  std::vector<std::string> recipes = {};    ///< YAML files laid over the reference; a recipe has the name of its file
+  std::string config;  ///< config file that recipes change; it takes part itself
+  std::vector<QualityRecipe> recipes = {};
+  std::vector<std::string> against = {};    ///< names of those with which all are compared; empty: the config
   std::vector<std::string> sets = {};       ///< config keys for all runs, "a.b=v"
   std::vector<double> minutes = {1, 2, 4};  ///< marks: CPU minutes of training after which samples are compared, rising
   int64_t seeds = 3, first_seed = 0;
@@ -20,7 +27,7 @@ struct QualityBench {
   bool quick = false;        ///< only a few steps and samples: the numbers mean nothing
 };
 
-/// Trains every recipe with every seed to every mark: seed by seed, mark by mark, all recipes in turn. Then it draws
+/// Trains every recipe with every seed to every mark: mark by mark, seed by seed, all recipes in turn. Then it draws
 /// samples with equal seeds and evaluations, without guidance and, if a recipe sets sample.cfg_scale other than 1, also
 /// with guidance (by labels, or by sample.guide), and measures them (quality_measures.hpp).
 /// A mark is a number of steps: its CPU minutes / the CPU seconds per step (user + system, without start, samples and
@@ -30,13 +37,13 @@ struct QualityBench {
 /// Recipes that differ only in section `sample` share their runs, unless their learning rate is constant.
 /// data.hold_out, 0.2 unless set, keeps images from training.
 /// Rows      one for `real images`, then per guidance, recipe and mark: cpu_minutes, steps, and each measure with its
-///           95 % bootstrap interval over the seeds; then one per recipe against the reference: for each measure, CPU
+///           95 % bootstrap interval over the seeds; then one per recipe and reference: for each measure, CPU
 ///           time of the reference / CPU time of the recipe until it has the reference's value at the last mark; and
 ///           in how many measures the recipe is faster and slower
 /// Files     OUT/quality.json (what is compared), OUT/results.jsonl, OUT/RECIPE/seed_N/... (runs), OUT/curves*.svg and
 ///           OUT/grid*.png (recipes side by side, first seed, last mark)
 /// An interrupted bench resumes when it is started again with the same --out, also on another machine that has the
-/// folder and the data under the same paths; new seeds and recipes are added to the existing ones.
+/// folder and the data under the same paths; new seeds, recipes and later marks are added to the existing ones.
 /// Errors:   InputError for configs that cannot run, names that are there twice, recipes with other data, data.vae,
 ///           data.condition, an --out of another comparison, fewer evaluations than a step takes, and without ditrain
 ///           beside this program; RunError for a run that fails
