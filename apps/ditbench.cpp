@@ -258,9 +258,7 @@ void run_step(const config::CommandLine& line, bench::Harness& harness, dist::Co
 }
 
 void run_sample(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
-  if (precision(line) != DType::kF32)
-    throw InputError({.where = "command line", .what = "--precision: samples are drawn in f32", .got = "'bf16'"});
-  bench::SampleBench sample{.sets = line.get_all("set")};
+  bench::SampleBench sample{.precision = precision(line), .sets = line.get_all("set")};
   read_model_and_batches(line, sample);
   bench::bench_sampling(harness, sample);
 }

@@ -98,6 +98,8 @@ config::CommandLine make_command_line() {
         "FILE.npz.json"},
        {"nearest", "N", "print how often the nearest of the first N images of the training data has the same class",
         "0"},
+       {"precision", config::choices<DType>(),
+        "of products and activations; bf16 is faster where the processor multiplies it (AMX, AVX512-BF16)", "f32"},
        {"batch", "B", "images that a rank samples at once", std::to_string(eval::kDefaultBatch)},
        {"threads", "T", "of a rank; 0: all of its cores", "0"}},
       "",
@@ -120,6 +122,7 @@ struct Job {
   Clip clip = Clip::kAuto;
   int64_t num = 0, batch = 0, nearest = 0, threads = 0;
   uint64_t seed = 0;
+  DType precision = DType::kF32;
   bool tiff = false;  ///< GeoTIFFs instead of PNGs
   diffusion::SamplerConfig sampler;
 };
@@ -155,7 +158,7 @@ Job read_job(const config::CommandLine& line) {
              std::string("a name that ends in ") + ending);
   if (job.tiff) images::need_gdal("--format geotiff");
   job.num = job.condition.empty() || line.has("num") ? line.get_int("num", 1, kMaxImages) : 1;
-  job.batch = line.get_int("batch", 1, 1 << 16);
+  job.batch = line.get_int("batch", 1, 1 << 16), job.precision = line.get_word<DType>("precision");
   job.nearest = line.get_int("nearest", 0, kMaxImages), job.threads = line.get_int("threads", 0, 1 << 16);
   job.seed = uint64_t(line.get_int("seed", 0, INT64_MAX));
   job.clip = line.has("clip") && line.get("clip").empty() ? Clip::kOn : line.get_word<Clip>("clip");
@@ -331,7 +334,7 @@ class Decoder {
     if (!output_.is_latent && dataset::has_scaling(config.data)) output_.scaling = dataset::scaling_of(config.data);
     if (job.vae.empty()) return;
     // Samples are what training saw: scaled latents.
-    const eval::LatentCodecPlan plan(job.vae, plan::model_shape(config.model));
+    const eval::LatentCodecPlan plan(job.vae, plan::model_shape(config.model), job.precision);
     const dataset::SampleShape& images = plan.images();
     output_.channels = images.channels, output_.height = images.height, output_.width = images.width;
     log::info("{}", plan.describe());
@@ -342,7 +345,8 @@ class Decoder {
            .got = std::to_string(images.channels),
            .expected = fmt::format("{} ({})", output_.scaling->channels(), fmt::join(output_.scaling->names, ", "))});
     plan::expect_learned_scale(plan, config);
-    const size_t model = size_t(nn::Model(config.model).parameters().arena_size()) * sizeof(float);
+    const size_t model =
+        nn::Model(config.model).parameters().bytes(autograd::ParameterStore::For::kInference, job.precision);
     plan::check_memory(model + plan.bytes(/*encodes=*/false, team.num_workers()), comm.local_size(),
                        "the model and the decoder", "fewer ranks per node, or no --vae");
     codec_.emplace(plan, nn::AutoencoderUse::kDecode);
@@ -360,8 +364,9 @@ class Decoder {
     nn::Model model(config.model);
     // A guide is taken to be as large, but for the model itself with its routes.
     const size_t models = job.guide.empty() || job.guide == config::kRoutedGuide ? 1 : 2;
-    const size_t fixed = models * size_t(model.parameters().arena_size()) * sizeof(float) +
-                         eval::generate_bytes(model, config.diffusion, job.sampler, job.batch, !job.guide.empty()),
+    const size_t fixed = models * model.parameters().bytes(autograd::ParameterStore::For::kInference, job.precision) +
+                         eval::generate_bytes(model, config.diffusion, job.sampler, job.batch, !job.guide.empty(),
+                                              job.precision),
                  pixel = eval::bytes_per_scene_pixel(config.model, job.sampler);
     const auto ranks = size_t(comm.local_size());
     const size_t limit = platform::memory_limit(int(ranks), "", /*uses_explicit=*/false).bytes / ranks;
@@ -415,8 +420,9 @@ void log_job(const Job& job, const checkpoint::WeightsSource& source, const diff
             source.step < 0 ? "" : fmt::format(" (step {})", source.step), m.in_channels, m.input_height, m.input_width,
             m.num_classes);
   const diffusion::GuidedInterval& interval = job.sampler.cfg_interval;
-  log::info("{} images on {} rank(s): {} {} steps, guidance {} on {} channels{}, seed {}", job.num, comm.world_size(),
-            diffusion::sampler_of(job.sampler, process).name, job.sampler.spacing.text(), job.sampler.cfg_scale,
+  log::info("{} images on {} rank(s) in {}: {} {} steps, guidance {} on {} channels{}, seed {}", job.num,
+            comm.world_size(), dtype_name(job.precision), diffusion::sampler_of(job.sampler, process).name,
+            job.sampler.spacing.text(), job.sampler.cfg_scale,
             job.sampler.cfg_channels < 0 ? "all" : std::to_string(job.sampler.cfg_channels),
             interval.contains(0) && interval.contains(1) ? "" : " within " + interval.text(), job.seed);
   if (!job.guide.empty())
@@ -486,6 +492,7 @@ double draw_all(ops::Context& ctx, nn::Model& model, nn::Model* guide, Decoder& 
                                           .conditions = mine,
                                           .first_index = round.first,
                                           .batch = job.batch,
+                                          .precision = job.precision,
                                           .guide = guide,
                                           .guide_routes = config::guide_routes(job.guide, config)};
       values = eval::generate(ctx, model, config.diffusion, request, told);
@@ -498,6 +505,7 @@ double draw_all(ops::Context& ctx, nn::Model& model, nn::Model* guide, Decoder& 
           .width = output.width,
           .condition = {.label = mine.front().label, .numbers = mine.front().numbers, .image = scene->image},
           .batch = job.batch,
+          .precision = job.precision,
           .guide = guide,
           .guide_routes = config::guide_routes(job.guide, config)};
       values = eval::generate_scene(ctx, model, config.diffusion, request, told);
@@ -528,6 +536,7 @@ void write_facts(const Job& job, const checkpoint::WeightsSource& source, const 
                                 .vae = job.vae,
                                 .metadata = job.metadata,
                                 .condition = job.condition,
+                                .precision = job.precision,
                                 .guide = job.guide};
   if (!job.npz.empty()) eval::write_sample_facts(job.npz, facts, process);
   eval::write_sample_facts(job.out, facts, process);
@@ -580,8 +589,8 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   log_job(job, source, *process, decoder.output(), comm);
   log_origins(line, job, config);
 
-  const auto model = checkpoint::load_model(source);
-  const auto guide = job.guide.empty() ? nullptr : checkpoint::load_guide(job.guide, config);
+  const auto model = checkpoint::load_model(source, job.precision);
+  const auto guide = job.guide.empty() ? nullptr : checkpoint::load_guide(job.guide, config, job.precision);
   for (const std::string& note : placement.notes) log::info("{}", note);
   ops::Context ctx(team);
   double hits = draw_all(ctx, *model, guide.get(), decoder, job, config, conditions, data.get(), comm);

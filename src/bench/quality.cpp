@@ -432,14 +432,17 @@ LabelledImages QualityMeterOfRecipes::draw(const Recipe& r, const std::string& r
   if (source.step != r.steps[p.mark])  // results.jsonl has lost the line of a mark that the run has passed
     refuse("the run has gone on beyond a mark whose result is lost: " + run, fmt::format("step {}", source.step),
            fmt::format("step {}; without this folder the same command trains it anew", r.steps[p.mark]));
-  const auto model = checkpoint::load_model(source);
+  const DType precision = r.config.train.precision;
+  const auto model = checkpoint::load_model(source, precision);
   const std::string& guide_path = r.config.sample.guide;
-  const auto guide = p.guided && !guide_path.empty() ? checkpoint::load_guide(guide_path, source.config) : nullptr;
+  const auto guide =
+      p.guided && !guide_path.empty() ? checkpoint::load_guide(guide_path, source.config, precision) : nullptr;
   const auto labels = eval::make_labels("balanced", bench_.samples, source.config.model.num_classes, uint64_t(p.seed));
   const eval::GenerateRequest request{
       .sampler = sampler_within(r.config, p.guided, bench_.evaluations),
       .seed = uint64_t(p.seed),
       .conditions = conditions_of(labels),
+      .precision = precision,
       .guide = guide.get(),
       .guide_routes = p.guided ? config::guide_routes(guide_path, source.config) : nn::Routes()};
   LabelledImages images{plan::model_shape(r.config.model), {}, labels};

@@ -15,16 +15,20 @@ class Drawing {
     request_.sampler.spacing = std::to_string(bench.steps);
     request_.sampler.cfg_scale = 4;
     request_.conditions = conditions_of(eval::make_labels("balanced", batch, config.model.num_classes, 0));
-    request_.batch = batch;
-    model_.parameters().allocate(autograd::ParameterStore::For::kInference);
+    request_.batch = batch, request_.precision = bench.precision;
+    autograd::ParameterStore& parameters = model_.parameters();
+    parameters.allocate(autograd::ParameterStore::For::kInference, bench.precision);
     nn::initialise(model_, 0);
+    if (parameters.values_bf16.defined()) ops::to_bf16(ctx, parameters.values, parameters.values_bf16);
   }
 
   void draw() {
     times_.make([&] { eval::generate(ctx_, model_, process_, request_); });
   }
   void add_split(Row& row) const { times_.add_split(row, /*optimizer=*/false); }
-  size_t bytes() { return eval::generate_bytes(model_, process_, request_.sampler, request_.batch); }
+  size_t bytes() {
+    return eval::generate_bytes(model_, process_, request_.sampler, request_.batch, false, request_.precision);
+  }
 
  private:
   diffusion::Config process_;
@@ -39,7 +43,7 @@ Row measure_sampling(Harness& harness, const SampleBench& bench, int64_t batch) 
   harness.apply(config);
   Drawing drawing(config, bench, batch, harness.ctx());
   Row row = harness.measure({.name = "sample " + config.model.name,
-                             .dtype = DType::kF32,
+                             .dtype = bench.precision,
                              .call = [&] { drawing.draw(); },
                              .flop = 2 * nn::forward_macs(config.model) * double(2 * batch * bench.steps)});
   row.details = {{"batch", batch},

@@ -8,6 +8,7 @@
 #include "ditrain/config/differences.hpp"
 #include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/dataset/kinds.hpp"
+#include "ditrain/kernels/elementwise.hpp"
 #include "ditrain/weights/safetensors.hpp"
 #include "export_names.hpp"
 
@@ -60,11 +61,14 @@ WeightsSource find_weights(const std::string& path, Weights weights) {
   return from_state(folder, folder + "/" + std::string(word_of(weights)) + ".safetensors");
 }
 
-std::unique_ptr<nn::Model> load_model(const WeightsSource& source) {
+std::unique_ptr<nn::Model> load_model(const WeightsSource& source, DType products) {
   auto model = std::make_unique<nn::Model>(source.config.model);
   autograd::ParameterStore& parameters = model->parameters();
-  parameters.allocate(autograd::ParameterStore::For::kInference);
+  parameters.allocate(autograd::ParameterStore::For::kInference, products);
   load_weights(source.file, parameters, parameters.values);
+  if (products == DType::kBF16)
+    kernels::convert(Pin<float>(parameters.values).get(), Pin<BFloat16>(parameters.values_bf16).get(),
+                     parameters.arena_size());
   return model;
 }
 
@@ -81,7 +85,7 @@ std::vector<config::Difference> differences_of_meaning(config::Config a, config:
   return all;
 }
 
-std::unique_ptr<nn::Model> load_guide(const std::string& path, const config::Config& config) {
+std::unique_ptr<nn::Model> load_guide(const std::string& path, const config::Config& config, DType products) {
   if (path == config::kRoutedGuide) return nullptr;
   const WeightsSource source = find_weights(path, Weights::kEma);
   for (const config::Difference& d : differences_of_meaning(source.config, config))
@@ -90,7 +94,7 @@ std::unique_ptr<nn::Model> load_guide(const std::string& path, const config::Con
                       .got = d.key + ": " + d.old_value,
                       .expected = d.new_value,
                       .hint = "an earlier checkpoint of the same run, or a smaller model trained on the same data"});
-  return load_model(source);
+  return load_model(source, products);
 }
 
 }  // namespace ditrain::checkpoint

@@ -10,8 +10,8 @@
 
 namespace ditrain::eval {
 
-LatentCodecPlan::LatentCodecPlan(const std::string& path, const dataset::SampleShape& latents)
-    : file_(path), latents_(latents) {
+LatentCodecPlan::LatentCodecPlan(const std::string& path, const dataset::SampleShape& latents, DType precision)
+    : file_(path), latents_(latents), precision_(precision) {
   const nn::AutoencoderConfig& c = file_.config();
   if (c.latent_channels != latents.channels)
     throw InputError({.where = file_.weights_path(),
@@ -23,7 +23,7 @@ LatentCodecPlan::LatentCodecPlan(const std::string& path, const dataset::SampleS
 }
 
 size_t LatentCodecPlan::bytes(bool encodes, int workers) const {
-  return file_.bytes(DType::kF32, encodes ? nn::AutoencoderUse::kEncode : nn::AutoencoderUse::kDecode, images_.height,
+  return file_.bytes(precision_, encodes ? nn::AutoencoderUse::kEncode : nn::AutoencoderUse::kDecode, images_.height,
                      images_.width, workers);
 }
 
@@ -47,7 +47,7 @@ LatentCodec::LatentCodec(const LatentCodecPlan& plan, nn::AutoencoderUse use)
     : latents_(plan.latents_),
       images_(plan.images_),
       scale_(float(plan.file_.scale_factor())),
-      vae_(plan.file_.load(DType::kF32, use)) {}
+      vae_(plan.file_.load(plan.precision_, use)) {}
 
 std::vector<float> LatentCodec::encode(ops::Context& ctx, const std::vector<float>& images,
                                        const std::vector<RandomKey>& keys) {

@@ -23,8 +23,9 @@ void ModelPass::draw_routes(int64_t n) {
 void ModelPass::operator()(const float* x, const double* t, const Condition* c, int64_t n, float* out) {
   if (!pass_ || pass_->batch() != n) {
     pass_.reset();  // its memory goes before the new pass takes some
-    pass_.emplace(model_, n, autograd::Mode::kInference,
-                  nn::PassOptions{.given_modulations = modulations_.has_value(), .routes = routes_});
+    pass_.emplace(
+        model_, n, autograd::Mode::kInference,
+        nn::PassOptions{.precision = precision_, .given_modulations = modulations_.has_value(), .routes = routes_});
     pass_->allocate();
   }
   {

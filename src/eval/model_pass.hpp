@@ -11,8 +11,8 @@ namespace ditrain::eval {
 
 class ModelPass {
  public:
-  ModelPass(ops::Context& ctx, nn::Model& model, nn::Routes routes = {})
-      : ctx_(ctx), model_(model), routes_(std::move(routes)) {}
+  ModelPass(ops::Context& ctx, nn::Model& model, DType precision = DType::kF32, nn::Routes routes = {})
+      : ctx_(ctx), model_(model), precision_(precision), routes_(std::move(routes)) {}
 
   /// From now on all samples of a call are at one of these times and have one of these labels and numbers: as for
   /// StepModulations, which takes the part of the model over that depends on nothing else.
@@ -32,6 +32,7 @@ class ModelPass {
 
   ops::Context& ctx_;
   nn::Model& model_;
+  DType precision_;
   nn::Routes routes_;
   uint64_t seed_ = 0, calls_ = 0;
   int64_t first_index_ = 0;

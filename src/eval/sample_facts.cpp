@@ -28,6 +28,7 @@ void write_sample_facts(const std::string& samples, const SampleFacts& f, const 
                      {"checkpoint", f.checkpoint},
                      {"step", f.step},
                      {"weights", f.weights},
+                     {"precision", dtype_name(f.precision)},
                      {"latents", f.latents},
                      {"vae", f.vae.empty() ? Json(nullptr) : Json(f.vae)},
                      {"metadata", f.metadata.empty() ? Json(nullptr) : Json(f.metadata)},

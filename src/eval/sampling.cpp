@@ -103,11 +103,11 @@ std::vector<float> generate(ops::Context& ctx, nn::Model& model, const diffusion
   std::vector<float> images(size_t(total * shape.elements()));
   const int64_t null_class = takes_guidance(sizes) ? sizes.num_classes : -1;
   const std::vector<double> times = diffusion::model_times(*process, request.sampler);
-  ModelPass pass(ctx, model);
+  ModelPass pass(ctx, model, request.precision);
   std::optional<ModelPass> guide;
   const bool routed = !request.guide_routes.empty();
   if ((request.guide != nullptr || routed) && request.sampler.cfg_scale != 1)
-    guide.emplace(ctx, request.guide != nullptr ? *request.guide : model, request.guide_routes);
+    guide.emplace(ctx, request.guide != nullptr ? *request.guide : model, request.precision, request.guide_routes);
   const diffusion::ModelFn call_guide = [&](auto... args) { (*guide)(args...); };
   for (int64_t first = 0; first < total; first += request.batch) {
     const int64_t n = std::min(request.batch, total - first);
@@ -147,11 +147,12 @@ void expect_finite(const std::vector<float>& images, int64_t n, int64_t first, c
 }
 
 size_t generate_bytes(nn::Model& model, const diffusion::Config& config, const diffusion::SamplerConfig& sampler,
-                      int64_t batch, bool has_guide) {
+                      int64_t batch, bool has_guide, DType precision) {
   const auto process = diffusion::make_process(config, model.config().learn_sigma);
   const auto steps = int64_t(diffusion::model_times(*process, sampler).size());
   const int64_t twice = sampler.cfg_scale != 1 ? 2 : 1;
-  nn::ModelPass pass(model, twice * batch, autograd::Mode::kInference, {.given_modulations = model.has_modulations()});
+  nn::ModelPass pass(model, twice * batch, autograd::Mode::kInference,
+                     {.precision = precision, .given_modulations = model.has_modulations()});
   const nn::ModelConfig& m = model.config();
   // Images of the condition: in the request, in what is expected, in the loop and in the pass.
   const size_t given = size_t((2 + 2 * twice) * batch * m.condition_channels * m.pixels()) * sizeof(float);

@@ -46,7 +46,7 @@ class SceneModel {
  public:
   SceneModel(ops::Context& ctx, nn::Model& model, const SceneRequest& request, int64_t output_channels,
              const nn::Routes& routes = {})
-      : pass_(ctx, model, routes),
+      : pass_(ctx, model, request.precision, routes),
         m_(model.config()),
         height_(request.height),
         width_(request.width),

@@ -19,8 +19,10 @@ SampleBench tiny() {
 }  // namespace
 
 TEST_CASE("sample: one row per batch size, whose times add up") {
+  SampleBench bench = tiny();
+  bench.precision = GENERATE(DType::kF32, DType::kBF16);
   Harness harness(2, Effort::quick());
-  bench_sampling(harness, tiny());
+  bench_sampling(harness, bench);
   const auto j = nlohmann::json::parse(to_json(harness.report()));
   REQUIRE(j.at("rows").size() == 2);
   for (const auto& row : j.at("rows")) {
@@ -35,6 +37,7 @@ TEST_CASE("sample: one row per batch size, whose times add up") {
     CHECK(row.at("step_s").get<double>() == Approx(seconds / 2));
     CHECK(row.at("mfu") == row.at("share"));
     CHECK(row.at("name") == "sample custom");
+    CHECK(row.at("dtype") == dtype_name(bench.precision));
   }
   const auto flop = [&](size_t i) {
     return j.at("rows").at(i).at("gflops").get<double>() * j.at("rows").at(i).at("median_s").get<double>();

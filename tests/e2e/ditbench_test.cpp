@@ -35,7 +35,7 @@ TEST_CASE("ditbench: what it cannot measure is refused with exit code 2") {
   refused({"step", "--batch", "0"}, "integers from 1");
   refused({"step", "--precision", "f16"}, "f32 or bf16");
   refused({"step", "--precision", "f32,bf16"}, "one precision at a time");
-  refused({"sample", "--precision", "bf16"}, "samples are drawn in f32");
+  refused({"sample", "--precision", "f32,bf16"}, "one precision at a time");
   refused({"gemm", "--precision", "f32,"}, "f32 or bf16");
   refused({"gemm", "--precision", "f32,f32"}, "--precision names f32 twice");
   refused({"step", "--set", "kernels.gem=own"}, "did you mean");

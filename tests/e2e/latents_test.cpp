@@ -80,6 +80,17 @@ TEST_CASE("ditdata: latents of a folder of images are what ditrain trains on") {
   const auto picture = ditrain::images::read_image(scratch / "one/000002.png");
   CHECK((picture.width == 16 && picture.height == 16 && picture.channels == 3));
   CHECK_FALSE(fs::exists(scratch / "one/samples.safetensors"));
+
+  // In bf16 the picture differs by a level here and there.
+  CHECK(facts.at("precision") == "f32");
+  REQUIRE_EXIT(run(draw("rounded", {"--precision", "bf16"})), 0);
+  CHECK(nlohmann::json::parse(read_file(scratch / "rounded/samples.json")).at("precision") == "bf16");
+  const auto rounded = ditrain::images::read_image(scratch / "rounded/000002.png");
+  double difference = 0;
+  for (size_t i = 0; i < picture.pixels.size(); ++i)
+    difference += std::abs(int(picture.pixels[i]) - int(rounded.pixels[i])) / double(picture.pixels.size());
+  CHECK(difference > 0);
+  CHECK(difference < 3);
 }
 
 TEST_CASE("ditsample: a VAE of other channels than the model's is refused") {

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/kernels/elementwise.hpp"
 #include "ditrain/kernels/random.hpp"
 #include "tiny_model.hpp"
 
@@ -68,6 +69,32 @@ TEST_CASE("an image does not depend on batch, workers or its place in a call") {
   rest.conditions.erase(rest.conditions.begin(), rest.conditions.begin() + 3);
   rest.first_index = 3;
   CHECK(draw(*model, rest) == std::vector<float>(expected.begin() + 3 * 3 * 32 * 32, expected.end()));
+}
+
+TEST_CASE("samples in bf16: near those in f32, and the same for any batch and workers") {
+  const auto exact = test::random_model(test::tiny_config());
+  nn::Model rounded(test::tiny_config());
+  autograd::ParameterStore& p = rounded.parameters();
+  p.allocate(autograd::ParameterStore::For::kInference, DType::kBF16);
+  nn::initialise(rounded, 1);
+  std::copy_n(Pin<float>(exact->parameters().values).get(), p.arena_size(), Pin<float>(p.values).get());
+  kernels::convert(Pin<float>(p.values).get(), Pin<BFloat16>(p.values_bf16).get(), p.arena_size());
+  eval::GenerateRequest request = short_request();
+  const std::vector<float> expected = draw(*exact, request);
+  CHECK(draw(rounded, request) == expected);
+  request.precision = DType::kBF16;
+  const std::vector<float> images = draw(rounded, request);
+  double error = 0, size = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    error += std::pow(double(images[i]) - double(expected[i]), 2);
+    size += std::pow(double(expected[i]), 2);
+  }
+  const double relative = std::sqrt(error / size);
+  CAPTURE(relative);
+  CHECK(relative > 1e-5);
+  CHECK(relative < 0.02);
+  request.batch = 3;
+  CHECK(draw(rounded, request, 2) == images);
 }
 
 TEST_CASE("images differ by number, label, seed and guidance") {

@@ -11,11 +11,12 @@ struct SampleBench {
   std::string model = "DiT-S/2";
   std::vector<int64_t> batches = {8};  ///< images; with guidance the model runs on twice as many
   int64_t steps = 2;                   ///< sampler steps per call
+  DType precision = DType::kF32;
   std::vector<std::string> sets = {};  ///< config keys, "a.b=v", as --set of ditrain
 };
 
 /// Times eval::generate: noise, the modulations of all steps, guided steps of the process's default sampler. One row
-/// per batch size, in f32; the images have different classes.
+/// per batch size; the images have different classes.
 /// share     2 x forward MACs x 2 x batch x steps / median, as a share of the FMA peak
 /// Details   batch, steps, step_s (seconds per step), mfu (the share), where the time of the median call went as for
 ///           bench_steps, memory_bytes (of the call, without the weights)

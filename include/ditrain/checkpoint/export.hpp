@@ -30,15 +30,16 @@ constexpr std::span<const Word<Weights>> words_of(Weights) { return kWeights; }
 /// Errors:   InputError if no weights or no config are found
 WeightsSource find_weights(const std::string& path, Weights weights);
 
-/// The model of that source with its weights, allocated for inference.
+/// The model of that source with its weights, allocated for inference; `products` kBF16 adds their copy in bf16.
 /// Errors:   InputError as load_weights
-std::unique_ptr<nn::Model> load_model(const WeightsSource& source);
+std::unique_ptr<nn::Model> load_model(const WeightsSource& source, DType products = DType::kF32);
 
 /// The guide of autoguidance for samples of a model with that config: EMA weights of `path`, as find_weights takes it.
 /// Null for config::kRoutedGuide, the model itself.
 /// Errors:   as load_model; InputError for a guide that was trained on other channels, sizes, classes or ranges of the
 ///           data, or on another process
-std::unique_ptr<nn::Model> load_guide(const std::string& path, const config::Config& config);
+std::unique_ptr<nn::Model> load_guide(const std::string& path, const config::Config& config,
+                                      DType products = DType::kF32);
 
 /// The keys that differ and that change the meaning of a model's outputs. (The folder of a condition's tiles does not.)
 std::vector<config::Difference> differences_of_meaning(config::Config a, config::Config b);

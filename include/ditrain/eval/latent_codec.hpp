@@ -17,7 +17,7 @@ class LatentCodecPlan {
  public:
   /// Errors:   InputError as AutoencoderFile and its scale_factor(), and if its latents have other channels than
   ///           `latents`
-  LatentCodecPlan(const std::string& path, const dataset::SampleShape& latents);
+  LatentCodecPlan(const std::string& path, const dataset::SampleShape& latents, DType precision = DType::kF32);
 
   const dataset::SampleShape& latents() const { return latents_; }
   const dataset::SampleShape& images() const { return images_; }  ///< shape of the images behind the latents
@@ -33,10 +33,11 @@ class LatentCodecPlan {
   friend class LatentCodec;
   AutoencoderFile file_;
   dataset::SampleShape latents_, images_;
+  DType precision_;
 };
 
 /// Encodes and decodes.
-/// Numerics: f32; bit-identical for any number of workers and of images per call
+/// Numerics: the plan's precision; bit-identical for any number of workers and of images per call
 class LatentCodec {
  public:
   LatentCodec(const LatentCodecPlan& plan, nn::AutoencoderUse use);

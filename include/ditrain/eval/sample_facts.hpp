@@ -23,7 +23,8 @@ struct SampleFacts {
   std::string vae = {};        ///< autoencoder that decoded the samples; "": none
   std::string metadata = {};   ///< value of ditsample --metadata; "": none
   std::string condition = {};  ///< scene that conditioned the samples; "": none
-  std::string guide = {};      ///< checkpoint of the guide (autoguidance); "": the model without labels was the guide
+  DType precision = DType::kF32;
+  std::string guide = {};  ///< checkpoint of the guide (autoguidance); "": the model without labels was the guide
 };
 
 /// Path of the facts: FOLDER/samples.json for a folder of images, FILE.json for a file ("samples.npz.json").

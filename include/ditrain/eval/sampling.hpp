@@ -28,6 +28,8 @@ struct GenerateRequest {
   std::vector<Condition> conditions = {};  ///< one per image; parts that the model does not take are ignored
   int64_t first_index = 0;                 ///< number of the first of these images among all images of the run
   int64_t batch = kDefaultBatch;           ///< images at once, >= 1
+  /// Of products and activations, of the model and of its guide; kBF16 needs their ParameterStore::values_bf16.
+  DType precision = DType::kF32;
   /// Bytes for modulations that are computed for several steps at once; those of a single step may take more.
   size_t modulation_bytes = kModulationBytes;
   /// A weaker model that guidance leads away from (autoguidance); null: classifier-free guidance by the model itself.
@@ -75,7 +77,7 @@ void expect_finite(const std::vector<float>& images, int64_t n, int64_t first, c
 /// Peak bytes of generate() for `batch` images at once, without the returned images. A guide is assumed to be as large
 /// as the model; its weights are not counted.
 size_t generate_bytes(nn::Model& model, const diffusion::Config& config, const diffusion::SamplerConfig& sampler,
-                      int64_t batch, bool has_guide = false);
+                      int64_t batch, bool has_guide = false, DType precision = DType::kF32);
 
 /// While this object lives, the values of the parameters are views of `arena` (the EMA, for example). Nothing is
 /// copied. No optimiser step may run meanwhile.

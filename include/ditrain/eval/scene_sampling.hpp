@@ -31,6 +31,7 @@ struct SceneRequest {
   int64_t height = 0, width = 0;  ///< pixels; at least those of the model's input
   Condition condition = {};       ///< image [condition channels, height, width]; label and numbers, for all tiles
   int64_t batch = kDefaultBatch;  ///< tiles at once, >= 1
+  DType precision = DType::kF32;  ///< as in GenerateRequest
   size_t modulation_bytes = kModulationBytes;
   nn::Model* guide = nullptr;  ///< and guide_routes: as in GenerateRequest; routes are drawn per tile
   nn::Routes guide_routes = {};
