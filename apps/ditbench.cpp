@@ -67,7 +67,7 @@ config::CommandLine make_command_line() {
        {"memory-gib", "X",
         "GiB that all ranks of a run may take together (strategies): a run that does not fit is a result"},
        {"set", "KEY=VALUE", "config key of the measured steps, as for ditrain; gemm and ops: kernels.*", "", true},
-       {"config", "FILE", "the config that recipes change and are compared with (quality)"},
+       {"config", "FILE", "the config that recipes change (quality)"},
        {"recipe", "FILE[:M]",
         "a YAML file whose keys replace those of --config, compared up to M minutes (quality; default: all)", "", true},
        {"against", "NAME,...", "recipes that all others are compared with (quality; default: --config itself)"},
@@ -334,14 +334,18 @@ void run_memory(const config::CommandLine& line, bench::Harness& harness, dist::
   bench::bench_memory(harness, bench);
 }
 
-// "FILE" or "FILE:MINUTES".
+// "FILE" or "FILE:MINUTES"; a file that has the whole name comes first.
 bench::QualityRecipe recipe_of(const std::string& text) {
   const size_t colon = text.rfind(':');
   double minutes = 0;
-  if (colon == std::string::npos) return {text};
+  if (colon == std::string::npos || std::filesystem::exists(text)) return {text};
   const char *begin = text.data() + colon + 1, *end = text.data() + text.size();
-  if (const auto [rest, error] = std::from_chars(begin, end, minutes); error != std::errc() || rest != end)
-    return {text};
+  if (const auto [rest, error] = std::from_chars(begin, end, minutes);
+      error != std::errc() || rest != end || !(minutes > 0 && minutes < 1e6))
+    throw InputError({.where = "command line",
+                      .what = "--recipe: no minutes behind the colon",
+                      .got = "'" + text + "'",
+                      .expected = "a file, or FILE:12"});
   return {text.substr(0, colon), minutes};
 }
 

@@ -150,9 +150,7 @@ class QualityMeterOfRecipes {
   void load_recipes();
   void check_out();
   void keep_runs(Recipe& r);
-  void write_setup(const Json& setup) const {
-    files::write_file_atomically(path("quality.json"), setup.dump(1) + "\n");
-  }
+  void write_setup() const { files::write_file_atomically(path("quality.json"), setup_.dump(1) + "\n"); }
   void calibrate();
   void read_results();
   void open_images();
@@ -237,14 +235,22 @@ void QualityMeterOfRecipes::load_recipes() {
   for (const std::string& name : bench_.against.empty() ? std::vector{recipes_.front().name} : bench_.against) {
     const auto named = std::find_if(recipes_.begin(), recipes_.end(), [&](const Recipe& r) { return r.name == name; });
     if (named == recipes_.end()) refuse("no recipe of this name to compare with", name, "one of the recipes");
-    references_.push_back(size_t(named - recipes_.begin()));
+    const auto number = size_t(named - recipes_.begin());
+    if (std::count(references_.begin(), references_.end(), number) > 0)
+      refuse("a recipe to compare with is named twice", name, "each once");
+    references_.push_back(number);
   }
 }
 
 // Seeds and recipes may come to those that are there.
 void QualityMeterOfRecipes::check_out() {
-  setup_ = {{"minutes", bench_.minutes},   {"samples", bench_.samples}, {"evaluations", bench_.evaluations},
-            {"quick", bench_.quick},       {"recipes", Json::object()}, {"cpu_seconds_per_step", Json::object()},
+  setup_ = {{"minutes", bench_.minutes},
+            {"samples", bench_.samples},
+            {"evaluations", bench_.evaluations},
+            {"quick", bench_.quick},
+            {"drawn_in", "train.precision"},
+            {"recipes", Json::object()},
+            {"cpu_seconds_per_step", Json::object()},
             {"trained_as", Json::object()}};
   files::make_output_folder(bench_.out);
   const std::string file = path("quality.json");
@@ -259,11 +265,11 @@ void QualityMeterOfRecipes::check_out() {
     const size_t shared = std::min(marks.size(), bench_.minutes.size());
     if (marks.is_array() &&
         std::equal(marks.begin(), marks.begin() + std::ptrdiff_t(shared), setup_["minutes"].begin()))
-      setup_["minutes"] = marks.size() > shared ? marks : setup_["minutes"];
+      setup_["minutes"] = marks;  // later ones come with their first result
     else
       refuse(bench_.out + " holds another comparison", "minutes " + setup_["minutes"].dump(), "minutes " + marks.dump(),
              "--out with a new folder, or marks that begin as those");
-    for (const char* key : {"samples", "evaluations", "quick"})
+    for (const char* key : {"samples", "evaluations", "quick", "drawn_in"})
       if (value_there(key) != setup_[key])
         refuse(bench_.out + " holds another comparison", fmt::format("{} {}", key, setup_[key].dump()),
                fmt::format("{} {}", key, value_there(key).dump()), "--out with a new folder, or the flags of before");
@@ -280,7 +286,7 @@ void QualityMeterOfRecipes::check_out() {
                  "--out with a new folder, a file of another name, or the flags of before");
     there = config::to_yaml(r.config);
   }
-  write_setup(setup_);
+  write_setup();
 }
 
 // A recipe stays with the runs that it has, whatever recipes come to the folder or are left out.
@@ -341,7 +347,7 @@ void QualityMeterOfRecipes::calibrate() {
                          : 1;
   for (const auto& [name, of_rounds] : medians)
     if (!known.contains(name)) known[name] = now * quantile(of_rounds, 0.5);
-  if (!turns.empty()) write_setup(setup_);
+  if (!turns.empty()) write_setup();
   for (Recipe& r : recipes_) {
     r.cpu_minutes_per_step = known[r.trained_as].get<double>() / 60;
     for (size_t k = 0; k < bench_.minutes.size() && bench_.minutes[k] <= r.last_minutes; ++k) {
@@ -486,6 +492,8 @@ void QualityMeterOfRecipes::finish(size_t recipe, int64_t seed, size_t mark) {
                        {"cpu_minutes", minutes},
                        {"values", json_of(result.values)}};
     files::append_line(path("results.jsonl"), line.dump());
+    for (size_t k = setup_["minutes"].size(); k <= mark; ++k)
+      setup_["minutes"].push_back(bench_.minutes[k]), write_setup();
     std::string told;
     for (size_t m = 0; m < kMeasures.size(); ++m)
       told += fmt::format("  {} {:.3g}", kMeasures[m].name, result.values[m]);
@@ -582,6 +590,8 @@ void QualityMeterOfRecipes::add_comparison(size_t recipe, size_t with, bool guid
       text = "not decidable";
     } else if (starts_at(reference)) {
       text = "reference does not improve";
+    } else if (times.value == 0 && recipes_[recipe].steps.size() < recipes_[with].steps.size()) {
+      text = "not within its time";
     } else {
       const bool at_first = starts_at(ours);  // it may have been there before
       text = times.value == 0 ? "not reached" : (at_first ? "> " : "") + text_of(times);
@@ -661,8 +671,9 @@ void QualityMeterOfRecipes::run() {
                   bench_.seeds < 2 ? ", of which there are none with one seed" : ""));
   if (recipes_.size() > 1)
     harness_.note(
-        "A / B: how many times the CPU time of A recipe B takes to the value that it has at its last mark; not "
-        "decidable: both are as good as training images in this measure");
+        "A / B: CPU time of B / CPU time of A until each has the value of B's last mark; not decidable: both are as "
+        "good "
+        "as training images in this measure; not within its time: A was trained for less time than B");
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "ditrain/base/error.hpp"
 #include "step_modulations.hpp"
 
 namespace ditrain::eval {
@@ -12,7 +13,9 @@ namespace ditrain::eval {
 class ModelPass {
  public:
   ModelPass(ops::Context& ctx, nn::Model& model, DType precision = DType::kF32, nn::Routes routes = {})
-      : ctx_(ctx), model_(model), precision_(precision), routes_(std::move(routes)) {}
+      : ctx_(ctx), model_(model), precision_(precision), routes_(std::move(routes)) {
+    DITRAIN_CHECK(precision == DType::kF32 || model.parameters().values_bf16.defined(), "bf16 without such weights");
+  }
 
   /// From now on all samples of a call are at one of these times and have one of these labels and numbers: as for
   /// StepModulations, which takes the part of the model over that depends on nothing else.

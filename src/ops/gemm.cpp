@@ -26,12 +26,13 @@ constexpr int64_t kRowsOfCluster = 64;  // with fewer, clusters are not told apa
 struct PackingCost {
   double element;  // to pack one
   double others;   // to read one that another worker has packed, as a share of `element`
-  double barrier;  // of a packing group, for each step of k
 };
+// On Emerald Rapids an element that comes from memory is packed in 0.3 ns, the time of 350 multiply-adds of its matrix
+// unit, and one from the other core's caches is read in no less (tests/bench/reports/2026-11-26-amx-emerald-rapids.md):
+// workers pack alone there. Processors without a unit are taken to share a cache that costs nothing to read.
 PackingCost packing_cost(DType arithmetic) {
-  // On Emerald Rapids (AMX): 0.3 ns for an element that comes from memory, 10 us for a barrier per 384 steps.
-  if (kernels::multiplies_on_unit(arithmetic)) return {.element = 350, .others = 0.9, .barrier = 30000};
-  return {.element = 9, .others = 0.5, .barrier = 0};
+  if (kernels::multiplies_on_unit(arithmetic)) return {.element = 350, .others = 1};
+  return {.element = 9, .others = kernels::multiplies_on_unit(DType::kBF16) ? 0.5 : 0.0};
 }
 
 struct Grid {
@@ -48,7 +49,7 @@ Grid grid_of(int workers, int64_t m, int64_t n, int64_t k, int64_t grain, bool p
     const int columns = workers / rows;
     const int64_t mm = std::max(grain, (m + rows - 1) / rows), nn = std::max(kColumnGrain, (n + columns - 1) / columns);
     const double b = packing.element * double(nn);
-    const double alone = packed_b ? 0 : b, group = b * (1 + packing.others * (rows - 1)) / rows + packing.barrier;
+    const double alone = packed_b ? 0 : b, group = b * (1 + packing.others * (rows - 1)) / rows;
     const bool together = may_pack_together && rows > 1 && mm >= kGroupRows && nn * k >= kGroupB && group < alone;
     const double cost = double(mm * nn) + packing.element * double(mm) + (together ? group : alone);
     if (cost < best_cost) best_cost = cost, best = {rows, columns, together};

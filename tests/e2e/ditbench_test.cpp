@@ -201,9 +201,13 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
   REQUIRE_EXIT(run(program("ditbench", quality(out, "1") + tiny + recipes)), 0);  // fewer marks of the same comparison
   CHECK(rows().size() == 1 + 3 + 2 + 3);
   CHECK(read_file(out + "/results.jsonl") == results);
+  refused(quality(out, "1,3"), recipes, "holds another comparison");
   refused(base, recipes + Args{"--recipe", scratch / "decay.yaml"}, "two recipes of one name");
   refused(quality(scratch / "x", "2,1"), recipes, "--minutes do not rise");
   refused(quality(scratch / "x", "2,4"), {"--recipe", scratch / "decay.yaml:1"}, "a recipe without a mark: decay");
+  for (const char* limit : {":nan", ":-1", ":0", ":", ":soon"})
+    refused(base, {"--recipe", scratch / "decay.yaml" + limit}, "no minutes behind the colon");
+  refused(base, recipes + Args{"--against", "decay,decay"}, "named twice");
   refused(base, recipes + Args{"--against", "jit"}, "no recipe of this name to compare with; got jit");
   write_file(scratch / "other_data.yaml", "model: {num_classes: 0}\n");
   refused(quality(scratch / "x", "1,2"), {"--recipe", scratch / "other_data.yaml"}, "recipes have other data");
@@ -220,6 +224,8 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
   CHECK(rows_of("clip / decay") == 2);
   CHECK(rows_of("clip / quickstart") == 2);
   CHECK(rows_of("decay / decay") == 0);
+  for (const auto& row : rows())
+    if (row.at("name") == "clip / decay") CHECK(row.dump().find("not reached") == std::string::npos);
   CHECK(read_file(out + "/results.jsonl").starts_with(results));
   CHECK(rows().at(1) == before.at(1));
   CHECK(fs::exists(out + "/calibration/quickstart_1"));  // beside the reference alone
@@ -235,6 +241,12 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
   write_file(scratch / "decay.yaml", "optimizer: {schedule: wsd, decay_share: 0.25, warmup_steps: 0}\n");
   refused(base, third, "another recipe decay");
   write_file(scratch / "decay.yaml", "optimizer: {schedule: wsd, decay_share: 0.5, warmup_steps: 0}\n");
+  // A later mark joins: nothing before it changes.
+  const std::string two_marks = read_file(out + "/results.jsonl");
+  REQUIRE_EXIT(run(program("ditbench", quality(out, "1,2,5") + tiny)), 0);
+  CHECK(read_file(out + "/results.jsonl").starts_with(two_marks));
+  CHECK(rows_of("quickstart") == 2 * 3);
+  refused(quality(out, "1,2,6"), {}, "holds another comparison");
   write_file(out + "/results.jsonl", "");
   refused(base, recipes, "has gone on beyond a mark whose result is lost");
   write_file(out + "/quality.json", "{\"minutes\": ");

@@ -183,7 +183,7 @@ TEST_CASE("layers of more rows than are summed at a time: the bits of one worker
     CAPTURE(workers, clusters);
     Rig rig(workers, {}, clusters);
     check_same_bits(p, run(rig), want);
-    if (!kernels::multiplies_on_unit(type)) CHECK(rig.ctx.meetings().of_cluster > 0);  // they did pack together
+    if (!kernels::multiplies_on_unit(type)) CHECK(rig.ctx.meetings().of_cluster > 0);  // else alone
   }
 }
 

@@ -27,9 +27,10 @@ struct QualityBench {
   bool quick = false;        ///< only a few steps and samples: the numbers mean nothing
 };
 
-/// Trains every recipe with every seed to every mark: mark by mark, seed by seed, all recipes in turn. Then it draws
-/// samples with equal seeds and evaluations, without guidance and, if a recipe sets sample.cfg_scale other than 1, also
-/// with guidance (by labels, or by sample.guide), and measures them (quality_measures.hpp).
+/// Trains every recipe with every seed to every mark that it has: mark by mark, seed by seed, all recipes in turn. Then
+/// it draws samples with equal seeds and evaluations, in train.precision, without guidance and, if a recipe sets
+/// sample.cfg_scale other than 1, also with guidance (by labels, or by sample.guide), and measures them
+/// (quality_measures.hpp).
 /// A mark is a number of steps: its CPU minutes / the CPU seconds per step (user + system, without start, samples and
 /// validation). Short runs of all recipes in turns measure these seconds first, as the median of three medians. Recipes
 /// that join a folder later are measured in turns with the first one. With optimizer.schedule: constant the marks are
@@ -41,12 +42,12 @@ struct QualityBench {
 ///           time of the reference / CPU time of the recipe until it has the reference's value at the last mark; and
 ///           in how many measures the recipe is faster and slower
 /// Files     OUT/quality.json (what is compared), OUT/results.jsonl, OUT/RECIPE/seed_N/... (runs), OUT/curves*.svg and
-///           OUT/grid*.png (recipes side by side, first seed, last mark)
+///           OUT/grid*.png (recipes side by side, first seed, the last mark of each)
 /// An interrupted bench resumes when it is started again with the same --out, also on another machine that has the
 /// folder and the data under the same paths; new seeds, recipes and later marks are added to the existing ones.
-/// Errors:   InputError for configs that cannot run, names that are there twice, recipes with other data, data.vae,
-///           data.condition, an --out of another comparison, fewer evaluations than a step takes, and without ditrain
-///           beside this program; RunError for a run that fails
+/// Errors:   InputError for configs that cannot run, names that are there twice, a reference that is no recipe, a
+///           recipe without a mark, recipes with other data, data.vae, data.condition, an --out of another comparison,
+///           fewer evaluations than a step takes, and without ditrain beside this program; RunError for a run that fails
 void bench_quality(Harness& harness, const QualityBench& bench);
 
 }  // namespace ditrain::bench

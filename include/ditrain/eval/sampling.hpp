@@ -79,8 +79,8 @@ void expect_finite(const std::vector<float>& images, int64_t n, int64_t first, c
 size_t generate_bytes(nn::Model& model, const diffusion::Config& config, const diffusion::SamplerConfig& sampler,
                       int64_t batch, bool has_guide = false, DType precision = DType::kF32);
 
-/// While this object lives, the values of the parameters are views of `arena` (the EMA, for example). Nothing is
-/// copied. No optimiser step may run meanwhile.
+/// While this object lives, the values of the parameters are views of `arena` (the EMA, for example), but not those in
+/// bf16. Nothing is copied. No optimiser step may run meanwhile.
 class WeightsFrom {
  public:
   WeightsFrom(autograd::ParameterStore& parameters, const Tensor& arena);

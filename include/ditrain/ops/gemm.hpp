@@ -7,9 +7,9 @@ namespace ditrain::ops {
 
 /// Math:     c = epilogue(op(a) op(b) + ...), see kernels::GemmArgs. Row sums are overwritten unless c is accumulated
 /// Memory:   the pointers must stay valid (pinned) during the call
-/// Speed:    weights that training changes are packed in every call, by the workers of a packing group together. That
-///           takes the time of some 9 rows of the product (0.4 % of 2,048 rows). Weights of inference-only networks
-///           come packed (GemmArgs::packed_b)
+/// Speed:    weights that training changes are packed in every call, by the workers of a packing group together; on a
+///           matrix unit by each worker that reads them. That takes the time of some 9 rows of the product (0.4 % of
+///           2,048 rows), on a unit of some 350. Weights of inference-only networks come packed (GemmArgs::packed_b)
 void gemm(Context& ctx, const kernels::GemmArgs& args);
 
 }  // namespace ditrain::ops
