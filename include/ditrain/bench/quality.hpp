@@ -47,7 +47,8 @@ struct QualityBench {
 /// folder and the data under the same paths; new seeds, recipes and later marks are added to the existing ones.
 /// Errors:   InputError for configs that cannot run, names that are there twice, a reference that is no recipe, a
 ///           recipe without a mark, recipes with other data, data.vae, data.condition, an --out of another comparison,
-///           fewer evaluations than a step takes, and without ditrain beside this program; RunError for a run that fails
+///           fewer evaluations than a step takes, and without ditrain beside this program; RunError for a run that
+///           fails
 void bench_quality(Harness& harness, const QualityBench& bench);
 
 }  // namespace ditrain::bench
