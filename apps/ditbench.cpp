@@ -54,7 +54,7 @@ config::CommandLine make_command_line() {
        {"clusters", "C",
         "thread clusters (default: one per NUMA domain, or one per L3 cache of a single domain; clusters, strategies: "
         "one per thread if that gives one)"},
-       {"precision", "P,...", "f32 or bf16; gemm, ops, conv, vae, inception: also both, in one report", "f32"},
+       {"precision", "P,...", "f32 or bf16; gemm, ops, conv, vae, inception: also f32,bf16, in one report", "f32"},
        {"recompute", "MODE", "none, selective, block or auto, as train.recompute", "selective"},
        {"peers", "",
         "time OpenBLAS, BLIS and oneDNN in alternation, if this machine has them (gemm; conv, vae: oneDNN)"},
