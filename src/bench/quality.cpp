@@ -672,8 +672,7 @@ void QualityMeterOfRecipes::run() {
   if (recipes_.size() > 1)
     harness_.note(
         "A / B: CPU time of B / CPU time of A until each has the value of B's last mark; not decidable: both are as "
-        "good "
-        "as training images in this measure; not within its time: A was trained for less time than B");
+        "good as training images in this measure; not within its time: A was trained for less time than B");
 }
 
 }  // namespace
