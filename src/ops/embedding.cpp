@@ -78,9 +78,8 @@ struct PatchMap {
     const int64_t column = order == PatchOrder::kChannelFirst ? (c * K + i) * K + j : (i * K + j) * C + c;
     return ((b * gh + gy) * gw + gx) * C * K * K + column;
   }
-  float weight(int64_t gy, int64_t gx, int64_t i, int64_t j) const {
-    return of_rows[size_t(gy * K + i)] * of_columns[size_t(gx * K + j)];
-  }
+  /// Elements between neighbours along a line of pixels.
+  int64_t step() const { return order == PatchOrder::kChannelFirst ? 1 : C; }
   /// The tokens along a side that have the pixel.
   parallel::Range around(int64_t pixel, int64_t tokens) const {
     return {pixel < V ? 0 : (pixel - V) / P, std::min(tokens, (pixel + V) / P + 1)};
@@ -95,40 +94,53 @@ struct PatchMap {
 
   int64_t P, V, K, B, C, H, W, gh, gw;
   PatchOrder order;
-  std::vector<float> of_rows, of_columns;
+  std::vector<float> of_rows, of_columns;  // an element's weight is the product of its row's and its column's
 };
 
 void to_tokens(Context& ctx, const PatchMap& map, const Tensor& image, const Tensor& tokens) {
   const Pin<float> pimage(image), ptokens(tokens);
+  const int64_t K = map.K, step = map.step();
   map.for_tokens(ctx, [&](int64_t b, int64_t gy, int64_t gx) {
+    const int64_t left = gx * map.P - map.V;
+    const float* of_columns = &map.of_columns[size_t(gx * K)];
     for (int64_t c = 0; c < map.C; ++c)
-      for (int64_t i = 0; i < map.K; ++i)
-        for (int64_t j = 0; j < map.K; ++j) {
-          const int64_t y = gy * map.P + i - map.V, x = gx * map.P + j - map.V;
-          const bool inside = y >= 0 && y < map.H && x >= 0 && x < map.W;
-          ptokens[map.element(b, c, gy, gx, i, j)] =
-              inside ? map.weight(gy, gx, i, j) * pimage[map.pixel(b, c, y, x)] : 0.0f;
-        }
+      for (int64_t i = 0; i < K; ++i) {
+        const int64_t y = gy * map.P + i - map.V;
+        const bool inside = y >= 0 && y < map.H;
+        const int64_t begin = inside ? std::max<int64_t>(0, -left) : K, end = std::min(K, map.W - left);
+        const float of_row = map.of_rows[size_t(gy * K + i)];
+        float* out = ptokens + map.element(b, c, gy, gx, i, 0);
+        for (int64_t j = 0; j < begin; ++j) out[j * step] = 0;
+        if (!inside) continue;
+        const int64_t pixel = map.pixel(b, c, y, left);
+        for (int64_t j = begin; j < end; ++j) out[j * step] = of_row * of_columns[j] * pimage[pixel + j];
+        for (int64_t j = end; j < K; ++j) out[j * step] = 0;
+      }
   });
 }
 
 // Every token's worker writes the pixels of the patch itself, to which neighbours add.
 void to_image(Context& ctx, const PatchMap& map, const Tensor& tokens, const Tensor& image) {
   const Pin<float> pimage(image), ptokens(tokens);
-  const auto value = [&](int64_t b, int64_t c, int64_t y, int64_t x) {
-    const parallel::Range rows = map.around(y, map.gh), columns = map.around(x, map.gw);
-    float sum = -0.0f;  // v + -0 is v, for v = -0 too
-    for (int64_t gy = rows.begin; gy < rows.end; ++gy)
-      for (int64_t gx = columns.begin; gx < columns.end; ++gx) {
-        const int64_t i = y + map.V - gy * map.P, j = x + map.V - gx * map.P;
-        sum += map.weight(gy, gx, i, j) * ptokens[map.element(b, c, gy, gx, i, j)];
-      }
-    return sum;
-  };
-  map.for_tokens(ctx, [&](int64_t b, int64_t gy, int64_t gx) {
+  const int64_t P = map.P, V = map.V, K = map.K, step = map.step();
+  map.for_tokens(ctx, [&](int64_t b, int64_t token_y, int64_t token_x) {
+    const int64_t left = token_x * P, right = left + P;
+    const parallel::Range columns{map.around(left, map.gw).begin, map.around(right - 1, map.gw).end};
     for (int64_t c = 0; c < map.C; ++c)
-      for (int64_t y = gy * map.P; y < (gy + 1) * map.P; ++y)
-        for (int64_t x = gx * map.P; x < (gx + 1) * map.P; ++x) pimage[map.pixel(b, c, y, x)] = value(b, c, y, x);
+      for (int64_t y = token_y * P; y < (token_y + 1) * P; ++y) {
+        float* out = pimage + map.pixel(b, c, y, 0);
+        std::fill(out + left, out + right, -0.0f);  // v + -0 is v, for v = -0 too
+        const parallel::Range rows = map.around(y, map.gh);
+        for (int64_t gy = rows.begin; gy < rows.end; ++gy)
+          for (int64_t gx = columns.begin; gx < columns.end; ++gx) {
+            const int64_t i = y + V - gy * P, first = gx * P - V;  // the pixel of the token's column 0
+            const float of_row = map.of_rows[size_t(gy * K + i)];
+            const float* of_columns = &map.of_columns[size_t(gx * K)];
+            const float* in = ptokens + map.element(b, c, gy, gx, i, 0);
+            for (int64_t x = std::max(left, first); x < std::min(right, first + K); ++x)
+              out[x] += of_row * of_columns[x - first] * in[(x - first) * step];
+          }
+      }
   });
 }
 
