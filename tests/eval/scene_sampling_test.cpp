@@ -110,5 +110,15 @@ TEST_CASE("scenes do not depend on tiles at once nor workers, and follow image, 
   CHECK((routed != scene && routed != away));
   guided.batch = 3;
   CHECK(draw(*model, guided, 3) == routed);
+
+  // In bf16 much the same, and again for any number of tiles and workers.
+  const auto rounded = test::random_model(sizes(), 1, DType::kBF16);
+  eval::SceneRequest in_bf16 = request;
+  in_bf16.precision = DType::kBF16;
+  const std::vector<float> near = draw(*rounded, in_bf16);
+  CHECK(near != scene);
+  for (size_t i = 0; i < scene.size(); ++i) CHECK(near[i] == Approx(scene[i]).margin(0.05));
+  in_bf16.batch = 3;
+  CHECK(draw(*rounded, in_bf16, 3) == near);
   CHECK_THROWS_WITH(draw(*model, request_of(15, 40)), Catch::Contains("smaller than the model's input"));
 }

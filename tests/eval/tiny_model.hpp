@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "ditrain/base/random.hpp"
+#include "ditrain/kernels/elementwise.hpp"
 #include "ditrain/nn/model.hpp"
 
 namespace ditrain::test {
@@ -31,11 +32,16 @@ inline void fill_random(autograd::ParameterStore& parameters, const Tensor& aren
   }
 }
 
-inline std::unique_ptr<nn::Model> random_model(const nn::ModelConfig& config, uint64_t seed = 1) {
+/// The same weights in either precision; with kBF16 their rounded copies are there too.
+inline std::unique_ptr<nn::Model> random_model(const nn::ModelConfig& config, uint64_t seed = 1,
+                                               DType precision = DType::kF32) {
   auto model = std::make_unique<nn::Model>(config);
-  model->parameters().allocate(autograd::ParameterStore::For::kInference);
+  autograd::ParameterStore& p = model->parameters();
+  p.allocate(autograd::ParameterStore::For::kInference, precision);
   nn::initialise(*model, seed);
-  fill_random(model->parameters(), model->parameters().values, seed);
+  fill_random(p, p.values, seed);
+  if (precision == DType::kBF16)
+    kernels::convert(Pin<float>(p.values).get(), Pin<BFloat16>(p.values_bf16).get(), p.arena_size());
   return model;
 }
 
