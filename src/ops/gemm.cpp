@@ -5,56 +5,21 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/kernels/elementwise.hpp"
+#include "gemm_grid.hpp"
 
 namespace ditrain::ops {
 namespace {
 
 using kernels::GemmArgs;
 
-// Cuts of a product. Clusters take rows of c, or columns (ClusterSplit::kN); the workers of a cluster then share out
-// its part as a grid. Workers of the same columns are a packing group: they pack b once, into memory of their cluster.
-//
-// Equal parts matter more than whole register tiles, since a partial tile of few rows costs by its rows: with cuts at
-// multiples of 28 rows (two tiles of AVX-512) one of two workers had up to 2 % more to do. 16 rows are a cache line of
-// an operand that is read transposed.
-constexpr int64_t kRowGrain = 16, kColumnGrain = kernels::kPackedColumns;
-constexpr int64_t kGroupRows = 24;      // with fewer rows a worker would wait for b from the L3 cache
-constexpr int64_t kGroupB = 1 << 16;    // elements of b: packing fewer takes no longer than a barrier
 constexpr int64_t kRowsOfCluster = 64;  // with fewer, clusters are not told apart
 
-// Times in multiply-adds, about.
-struct PackingCost {
-  double element;  // to pack one
-  double others;   // to read one that another worker has packed, as a share of `element`
-};
 // On Emerald Rapids an element that comes from memory is packed in 0.3 ns, the time of 350 multiply-adds of its matrix
 // unit, and one from the other core's caches is read in no less (tests/bench/reports/2026-11-26-amx-emerald-rapids.md):
 // workers pack alone there. Processors without a unit are taken to share a cache that costs nothing to read.
 PackingCost packing_cost(DType arithmetic) {
   if (kernels::multiplies_on_unit(arithmetic)) return {.element = 350, .others = 1};
   return {.element = 9, .others = kernels::multiplies_on_unit(DType::kBF16) ? 0.5 : 0.0};
-}
-
-struct Grid {
-  int rows = 1, columns = 1;  // parts; rows * columns workers
-  bool together = false;      // workers of the same columns pack b together
-};
-
-Grid grid_of(int workers, int64_t m, int64_t n, int64_t k, int64_t grain, bool packed_b, bool may_pack_together,
-             const PackingCost& packing) {
-  Grid best;
-  double best_cost = 1e300;
-  for (int rows = workers; rows >= 1; --rows) {
-    if (workers % rows != 0) continue;
-    const int columns = workers / rows;
-    const int64_t mm = std::max(grain, (m + rows - 1) / rows), nn = std::max(kColumnGrain, (n + columns - 1) / columns);
-    const double b = packing.element * double(nn);
-    const double alone = packed_b ? 0 : b, group = b * (1 + packing.others * (rows - 1)) / rows;
-    const bool together = may_pack_together && rows > 1 && mm >= kGroupRows && nn * k >= kGroupB && group < alone;
-    const double cost = double(mm * nn) + packing.element * double(mm) + (together ? group : alone);
-    if (cost < best_cost) best_cost = cost, best = {rows, columns, together};
-  }
-  return best;
 }
 
 // Rows between cuts: moments are those of whole units.
