@@ -9,12 +9,10 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <optional>
 #include <set>
 
 #include "child.hpp"
-#include "curve_chart.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/checkpoint/export.hpp"
 #include "ditrain/config/differences.hpp"
@@ -26,7 +24,7 @@
 #include "ditrain/plan/inputs.hpp"
 #include "ditrain/platform/affinity.hpp"
 #include "ditrain/platform/signals.hpp"
-#include "quality_measures.hpp"
+#include "quality_table.hpp"
 #include "turns.hpp"
 
 namespace ditrain::bench {
@@ -43,7 +41,6 @@ constexpr useconds_t kLook_us = 50000;
 constexpr size_t kLastWords = 1500;  // of a run that failed
 constexpr uint64_t kImageSeed = 17;
 constexpr int64_t kGridRows = 8;
-constexpr const char* kReal = "real images";
 
 [[noreturn]] void refuse(const std::string& what, const std::string& got, const std::string& expected,
                          const std::string& hint = "") {
@@ -57,6 +54,7 @@ struct Recipe {
   config::Config config = {};
   std::vector<int64_t> steps = {};  // of each mark that it has
   double cpu_minutes_per_step = 0;
+  double minutes_of(size_t mark) const { return double(steps[mark]) * cpu_minutes_per_step; }
 };
 
 /// One set of samples. The order is that of the table.
@@ -65,10 +63,6 @@ struct Point {
   size_t recipe, mark;
   int64_t seed;
   auto operator<=>(const Point&) const = default;
-};
-struct Result {
-  double cpu_minutes = 0;
-  MeasureValues values = {};
 };
 
 Json json_of(const MeasureValues& values) {
@@ -103,13 +97,6 @@ std::vector<double> cpu_seconds(const std::string& run, int64_t last) {
   for (const auto& line : lines_of(run + "/metrics.jsonl"))
     if (line.at("step") <= last) seconds.push_back(line.at("cpu_seconds").get<double>());
   return seconds;
-}
-
-Row untimed_row(const std::string& name, bool guided) {
-  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-  Row row{.name = name, .dtype = guided ? "guided" : "", .time = {kNone, kNone, kNone, 0}};
-  row.share = kNone;
-  return row;
 }
 
 // The sampler of a recipe with as many steps as `evaluations` of the model allow; one that is guided counts twice.
@@ -170,12 +157,8 @@ class QualityMeterOfRecipes {
   LabelledImages draw(const Recipe& r, const std::string& run, const Point& point);
   void write_grid(const Recipe& r, const LabelledImages& images, bool guided) const;
 
-  std::vector<double> values(const Point& of_seed, size_t measure) const;
-  std::vector<CurvePoint> mean_curve(const Point& p, size_t measure, const std::vector<size_t>& seeds) const;
-  Row row_of(const std::string& name, bool guided, const std::function<std::vector<double>(size_t)>& values) const;
-  void add_rows();
-  void add_comparison(size_t recipe, size_t reference, bool guided);
-  void write_pictures();
+  QualityTable table() const;
+  void write_pictures(const QualityTable& table);
 
   Harness& harness_;
   const QualityBench bench_;
@@ -183,8 +166,8 @@ class QualityMeterOfRecipes {
   std::vector<Recipe> recipes_;
   std::vector<size_t> references_;
   Json setup_;
-  std::map<Point, Result> results_;
-  std::vector<MeasureValues> real_;  // per seed
+  std::map<Point, MeasureValues> results_;
+  ValuesOfSeeds real_;
   std::optional<QualityMeter> meter_;
   dataset::Config settled_data_;
   int64_t num_classes_ = 0;
@@ -378,7 +361,7 @@ void QualityMeterOfRecipes::read_results() {
     const auto mark = line.at("mark").get<size_t>();
     if (mark >= recipe->steps.size() || line.at("steps") != recipe->steps[mark]) continue;  // by another calibration
     results_[{line.at("guided").get<bool>(), size_t(recipe - recipes_.begin()), mark, line.at("seed").get<int64_t>()}] =
-        {double(recipe->steps[mark]) * recipe->cpu_minutes_per_step, values_of(line.at("values"))};
+        values_of(line.at("values"));
   }
 }
 
@@ -481,160 +464,47 @@ void QualityMeterOfRecipes::finish(size_t recipe, int64_t seed, size_t mark) {
       missing.push_back(p);
   if (missing.empty()) return;
   const std::string folder = train_to(r, seed, mark);
-  const double minutes = double(r.steps[mark]) * r.cpu_minutes_per_step;
+  const double minutes = r.minutes_of(mark);
   for (const Point& p : missing) {
     const LabelledImages images = draw(r, folder, p);
     if (mark + 1 == r.steps.size() && seed == bench_.first_seed) write_grid(r, images, p.guided);
-    const Result result{minutes, meter_->measure(images, r.config.model.patch_size, uint64_t(seed))};
-    results_[p] = result;
-    const Json line = {{"recipe", r.name},
-                       {"seed", seed},
-                       {"mark", mark},
-                       {"guided", p.guided},
-                       {"steps", r.steps[mark]},
-                       {"cpu_minutes", minutes},
-                       {"values", json_of(result.values)}};
+    const MeasureValues values = meter_->measure(images, r.config.model.patch_size, uint64_t(seed));
+    results_[p] = values;
+    const Json line = {{"recipe", r.name},         {"seed", seed},           {"mark", mark},
+                       {"guided", p.guided},       {"steps", r.steps[mark]}, {"cpu_minutes", minutes},
+                       {"values", json_of(values)}};
     files::append_line(path("results.jsonl"), line.dump());
     for (size_t k = setup_["minutes"].size(); k <= mark; ++k)
       setup_["minutes"].push_back(bench_.minutes[k]), write_setup();
     std::string told;
-    for (size_t m = 0; m < kMeasures.size(); ++m)
-      told += fmt::format("  {} {:.3g}", kMeasures[m].name, result.values[m]);
+    for (size_t m = 0; m < kMeasures.size(); ++m) told += fmt::format("  {} {:.3g}", kMeasures[m].name, values[m]);
     std::fprintf(stderr, "%s%s seed %ld, %.2f CPU minutes:%s\n", r.name.c_str(), p.guided ? " guided" : "", long(seed),
                  minutes, told.c_str());
   }
 }
 
-// The values of all seeds at a mark.
-std::vector<double> QualityMeterOfRecipes::values(const Point& of_seed, size_t measure) const {
-  std::vector<double> all;
-  for (int64_t s = 0; s < bench_.seeds; ++s) {
-    Point p = of_seed;
-    p.seed = bench_.first_seed + s;
-    all.push_back(results_.at(p).values[measure]);
-  }
-  return all;
-}
-
-Row QualityMeterOfRecipes::row_of(const std::string& name, bool guided,
-                                  const std::function<std::vector<double>(size_t)>& values) const {
-  Row row = untimed_row(name, guided);
-  for (size_t m = 0; m < kMeasures.size(); ++m) {
-    const Interval interval = mean_of(values(m));
-    row.details.push_back({kMeasures[m].name, text_of(interval)});
-    for (const auto& [end, x] : {std::pair{"", interval.value}, {" low", interval.low}, {" high", interval.high}})
-      row.details.push_back({fmt::format("{} mean{}", kMeasures[m].name, end), x, false});
-  }
-  return row;
-}
-
-void QualityMeterOfRecipes::add_rows() {
-  harness_.add(row_of(kReal, false, [&](size_t m) {
-    std::vector<double> all;
-    for (const MeasureValues& v : real_) all.push_back(v[m]);
-    return all;
-  }));
-  for (const bool guided : {false, true})
-    for (size_t i = 0; i < recipes_.size(); ++i)
-      for (size_t k = 0; k < recipes_[i].steps.size() && (!guided || guides(recipes_[i])); ++k) {
-        Row row = row_of(recipes_[i].name, guided, [&](size_t m) { return values({guided, i, k, 0}, m); });
-        double minutes = 0;
-        for (int64_t s = 0; s < bench_.seeds; ++s)
-          minutes += results_.at({guided, i, k, bench_.first_seed + s}).cpu_minutes / double(bench_.seeds);
-        row.details.insert(row.details.begin(), {{"cpu_minutes", minutes}, {"steps", recipes_[i].steps[k]}});
-        harness_.add(std::move(row));
-      }
-}
-
-// The cost by CPU minutes, both means over some seeds.
-std::vector<CurvePoint> QualityMeterOfRecipes::mean_curve(const Point& of, size_t measure,
-                                                          const std::vector<size_t>& seeds) const {
-  std::vector<CurvePoint> curve;
-  for (size_t k = 0; k < recipes_[of.recipe].steps.size(); ++k) {
-    CurvePoint at{0, 0};
-    for (const size_t s : seeds) {
-      const Result& r = results_.at({of.guided, of.recipe, k, bench_.first_seed + int64_t(s)});
-      at.minutes += r.cpu_minutes / double(seeds.size());
-      at.cost += kMeasures[measure].cost(r.values[measure]) / double(seeds.size());
+QualityTable QualityMeterOfRecipes::table() const {
+  std::vector<RecipeResults> all;
+  for (size_t i = 0; i < recipes_.size(); ++i) {
+    const Recipe& r = recipes_[i];
+    RecipeResults& results = all.emplace_back(RecipeResults{.name = r.name, .guides = guides(r), .marks = {}});
+    for (size_t mark = 0; mark < r.steps.size(); ++mark) {
+      const auto of_seeds = [&](bool guided) {
+        ValuesOfSeeds values;
+        for (int64_t s = 0; s < bench_.seeds && (!guided || guides(r)); ++s)
+          values.push_back(results_.at({guided, i, mark, bench_.first_seed + s}));
+        return values;
+      };
+      results.marks.push_back({r.steps[mark], r.minutes_of(mark), of_seeds(false), of_seeds(true)});
     }
-    curve.push_back(at);
   }
-  return curve;
+  return {real_, std::move(all)};
 }
 
-void QualityMeterOfRecipes::add_comparison(size_t recipe, size_t with, bool guided) {
-  const Point ours{guided, recipe, 0, 0}, reference{guided, with, 0, 0};
-  Row row = untimed_row(recipes_[recipe].name + " / " + recipes_[with].name, guided);
-  int64_t better = 0, worse = 0, decided = 0;
-  std::vector<size_t> all(static_cast<size_t>(bench_.seeds));
-  std::iota(all.begin(), all.end(), size_t{0});
-  for (size_t m = 0; m < kMeasures.size(); ++m) {
-    const auto last_cost = [&](const Point& p, const std::vector<size_t>& s) {
-      return mean_curve(p, m, s).back().cost;
-    };
-    std::vector<double> real;
-    for (const MeasureValues& v : real_) real.push_back(kMeasures[m].cost(v[m]));
-    const Interval real_cost = mean_of(real);
-    const auto is_as_real = [&](const Point& p) {
-      return bootstrap(bench_.seeds, [&](const auto& s) { return last_cost(p, s); }).low <= real_cost.high;
-    };
-    // Whether it has the reference's last value at its first mark.
-    const auto starts_at = [&](const Point& p) {
-      return mean_curve(p, m, all).front().cost <= last_cost(reference, all);
-    };
-    const Interval times = bootstrap(bench_.seeds, [&](const std::vector<size_t>& s) {
-      const std::vector<CurvePoint> theirs = mean_curve(reference, m, s);
-      return crossing(theirs, theirs.back().cost) / crossing(mean_curve(ours, m, s), theirs.back().cost);
-    });
-    std::string text;
-    if (std::isnan(real_cost.value)) {
-      text = "-";
-    } else if (is_as_real(ours) && is_as_real(reference)) {
-      text = "not decidable";
-    } else if (starts_at(reference)) {
-      text = "reference does not improve";
-    } else if (times.value == 0 && recipes_[recipe].steps.size() < recipes_[with].steps.size()) {
-      text = "not within its time";
-    } else {
-      const bool at_first = starts_at(ours);  // it may have been there before
-      text = times.value == 0 ? "not reached" : (at_first ? "> " : "") + text_of(times);
-      if (times.contains(1)) text += ", even";
-      ++decided, better += times.low > 1, worse += times.high < 1;
-    }
-    row.details.push_back({kMeasures[m].name, text});
-    for (const auto& [end, x] : {std::pair{"", times.value}, {" low", times.low}, {" high", times.high}})
-      row.details.push_back({fmt::format("{} times{}", kMeasures[m].name, end), x, false});
-  }
-  if (bench_.seeds > 1) {  // one seed tells nothing of the difference to the next
-    row.details.push_back({"faster", fmt::format("{} of {}", better, decided)});
-    row.details.push_back({"slower", fmt::format("{} of {}", worse, decided)});
-  }
-  harness_.add(std::move(row));
-}
-
-void QualityMeterOfRecipes::write_pictures() {
+void QualityMeterOfRecipes::write_pictures(const QualityTable& table) {
   for (const bool guided : {false, true}) {
-    std::vector<CurvePanel> panels;
     std::vector<images::ImageU8> blocks;
     std::string names;
-    for (size_t m = 0; m < kMeasures.size(); ++m) {
-      CurvePanel panel{.title = kMeasures[m].name, .curves = {}};
-      for (size_t i = 0; i < recipes_.size(); ++i) {
-        if (guided && !guides(recipes_[i])) continue;
-        Curve curve{.name = recipes_[i].name, .points = {}};
-        for (size_t k = 0; k < recipes_[i].steps.size(); ++k) {
-          double minutes = 0;
-          for (int64_t s = 0; s < bench_.seeds; ++s)
-            minutes += results_.at({guided, i, k, bench_.first_seed + s}).cpu_minutes / double(bench_.seeds);
-          curve.points.push_back({minutes, mean_of(values({guided, i, k, 0}, m))});
-        }
-        panel.curves.push_back(std::move(curve));
-      }
-      double real = 0;
-      for (const MeasureValues& v : real_) real += v[m] / double(real_.size());
-      panel.level = real;
-      panels.push_back(std::move(panel));
-    }
     for (const Recipe& r : recipes_) {
       if (!fs::exists(grid_file(r, guided))) continue;
       blocks.push_back(images::read_image(grid_file(r, guided)));
@@ -642,7 +512,7 @@ void QualityMeterOfRecipes::write_pictures() {
     }
     if (blocks.empty()) continue;
     const std::string end = guided ? "_guided" : "";
-    files::write_file_atomically(path("curves" + end + ".svg"), curves_svg(panels));
+    files::write_file_atomically(path("curves" + end + ".svg"), curves_svg(table.panels(guided)));
     images::write_png(path("grid" + end + ".png"), beside_each_other(blocks));
     harness_.note(fmt::format("{0}/curves{1}.svg (dashed: real images); {0}/grid{1}.png, from left to right: {2}",
                               bench_.out, end, names));
@@ -659,13 +529,14 @@ void QualityMeterOfRecipes::run() {
     for (int64_t s = 0; s < bench_.seeds; ++s)
       for (size_t i = 0; i < recipes_.size(); ++i)
         if (mark < recipes_[i].steps.size()) finish(i, bench_.first_seed + s, mark);
-  add_rows();
+  const QualityTable results = table();
+  for (Row& row : results.values()) harness_.add(std::move(row));
   for (const bool guided : {false, true})
     for (const size_t reference : references_)
       for (size_t i = 0; i < recipes_.size(); ++i)
         if (i != reference && (!guided || (guides(recipes_[i]) && guides(recipes_[reference]))))
-          add_comparison(i, reference, guided);
-  write_pictures();
+          harness_.add(results.comparison(i, reference, guided));
+  write_pictures(results);
   harness_.note(meter_->describe(bench_.samples));
   harness_.note(
       fmt::format("{} samples per set, {} evaluations of the model for each; {} seed(s) from {} on; intervals: "

@@ -14,8 +14,8 @@ namespace ditrain::ops {
 // multiples of 28 rows (two tiles of AVX-512) one of two workers had up to 2 % more to do. 16 rows are a cache line of
 // an operand that is read transposed.
 inline constexpr int64_t kRowGrain = 16, kColumnGrain = kernels::kPackedColumns;
-inline constexpr int64_t kGroupRows = 24;      // with fewer rows a worker would wait for b from the L3 cache
-inline constexpr int64_t kGroupB = 1 << 16;    // elements of b: packing fewer takes no longer than a barrier
+inline constexpr int64_t kGroupRows = 24;    // with fewer rows a worker would wait for b from the L3 cache
+inline constexpr int64_t kGroupB = 1 << 16;  // elements of b: packing fewer takes no longer than a barrier
 
 // Times in multiply-adds, about.
 struct PackingCost {
@@ -29,7 +29,7 @@ struct Grid {
 };
 
 inline Grid grid_of(int workers, int64_t m, int64_t n, int64_t k, int64_t grain, bool packed_b, bool may_pack_together,
-             const PackingCost& packing) {
+                    const PackingCost& packing) {
   Grid best;
   double best_cost = 1e300;
   for (int rows = workers; rows >= 1; --rows) {

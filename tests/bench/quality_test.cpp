@@ -5,6 +5,7 @@
 #include "../../src/bench/curve_chart.hpp"
 #include "../../src/bench/quality_measures.hpp"
 #include "../../src/bench/quality_statistics.hpp"
+#include "../../src/bench/quality_table.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
 
@@ -55,6 +56,44 @@ TEST_CASE("quality: intervals over repeats have the mean inside and shrink with 
   CHECK(text_of(one) == "7");
   CHECK(text_of(Interval{}) == "-");
   CHECK(text_of({1.234, 1, 2}) == "1.23 [1, 2]");
+}
+
+TEST_CASE("quality: a comparison tells how many times faster a recipe is, or why it cannot") {
+  // The same cost in all measures, of two seeds.
+  const auto values = [](double cost) {
+    MeasureValues v;
+    for (size_t m = 0; m < v.size(); ++m)
+      v[m] = kMeasures[m].goal == Measure::Goal::kLeast  ? cost
+             : kMeasures[m].goal == Measure::Goal::kMost ? 1 - cost
+                                                         : 1 + cost;
+    return ValuesOfSeeds{v, v};
+  };
+  const auto recipe = [&](const std::string& name, const std::vector<double>& costs) {
+    RecipeResults r{.name = name, .guides = false, .marks = {}};
+    double minutes = 1;
+    for (const double cost : costs)
+      r.marks.push_back({int64_t(100 * minutes), minutes, values(cost), {}}), minutes *= 2;
+    return r;
+  };
+  const auto said = [&](const std::vector<double>& ours, const std::vector<double>& reference) {
+    const QualityTable table(values(0.1), {recipe("ours", ours), recipe("reference", reference)});
+    const Row row = table.comparison(0, 1, false);
+    CHECK(row.name == "ours / reference");
+    std::vector<std::string> texts;
+    for (const Field& f : row.details)
+      if (f.in_table) texts.push_back(std::get<std::string>(f.value));
+    REQUIRE(texts.size() == kMeasures.size() + 2);
+    for (size_t m = 1; m < kMeasures.size(); ++m) CHECK(texts[m] == texts[0]);
+    return texts[0] + "; " + texts.rbegin()[1] + ", " + texts.back();
+  };
+  CHECK(said({0.8, 0.4, 0.2}, {0.9, 0.8, 0.6, 0.4}) == "4; 7 of 7, 0 of 7");
+  CHECK(said({0.4, 0.3}, {0.9, 0.8, 0.6, 0.4}) == "> 8; 7 of 7, 0 of 7");
+  CHECK(said({0.9, 0.8, 0.6, 0.4}, {0.8, 0.4}) == "0.25; 0 of 7, 7 of 7");
+  CHECK(said({0.8, 0.4}, {0.8, 0.4}) == "1, even; 0 of 7, 0 of 7");
+  CHECK(said({0.8, 0.5}, {0.8, 0.4}) == "not reached; 0 of 7, 7 of 7");
+  CHECK(said({0.8}, {0.8, 0.4}) == "not within its time; 0 of 0, 0 of 0");
+  CHECK(said({0.8, 0.5}, {0.4, 0.5}) == "reference does not improve; 0 of 0, 0 of 0");
+  CHECK(said({0.2, 0.1}, {0.2, 0.05}) == "not decidable; 0 of 0, 0 of 0");  // both as good as real images
 }
 
 TEST_CASE("quality: the classifier learns two classes, and begins anew each time") {

@@ -32,7 +32,14 @@ TEST_CASE("a product is cut so that least is packed, counted with what it costs 
            Case{"one of a quarter of the columns", 2, 1536, 384, 4096, {2, 1, true}, {2, 1, true}, {2, 1, false}},
            Case{"a grid of workers", 16, 4096, 4608, 1152, {16, 1, true}, {4, 4, true}, {4, 4, false}},
            Case{"few rows", 4, 16, 1024, 1024, {1, 4, false}, {1, 4, false}, {1, 4, false}},
-           Case{"a b that takes no longer to pack than a barrier", 2, 4096, 64, 64, {2, 1, false}, {2, 1, false}, {2, 1, false}},
+           Case{"a b that takes no longer to pack than a barrier",
+                2,
+                4096,
+                64,
+                64,
+                {2, 1, false},
+                {2, 1, false},
+                {2, 1, false}},
        }) {
     CAPTURE(x.what);
     const auto cut = [&](const PackingCost& cost, bool packed_b = false) {
