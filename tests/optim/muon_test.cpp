@@ -153,6 +153,28 @@ TEST_CASE("Muon: two steps of a matrix are those of plain loops in f64, and its 
   CHECK(to_vector(rig.after->value) == to_vector(last.value));
 }
 
+TEST_CASE("Muon: a long matrix that nearly lacks most directions is made as orthogonal as in f64") {
+  const auto [rows, columns] = GENERATE(std::pair<int64_t, int64_t>{16, 64}, std::pair<int64_t, int64_t>{270, 130});
+  Rig rig({rows, columns, 1}, DType::kF32, 2);
+  const std::vector<float> left = to_vector(random_tensor({rows, 3}, 1)),
+                           right = to_vector(random_tensor({3, columns}, 2)),
+                           rest = to_vector(random_tensor({rows, columns}, 3));
+  std::vector<float> g(rest.size());
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j) {
+      float& sum = g[size_t(i * columns + j)];
+      sum = 1e-5f * rest[size_t(i * columns + j)];
+      for (int64_t r = 0; r < 3; ++r) sum += left[size_t(i * 3 + r)] * right[size_t(r * columns + j)];
+    }
+  fill_zero(rig.store.values), fill_zero(rig.store.ema);
+  std::copy(g.begin(), g.end(), Pin<float>(rig.matrix->grad).get());
+  optim::update(rig.ctx, kConfig, {.lr = kConfig.lr, .ema_decay = kDecay}, rig.store, rig.matrix->slice);
+  Numbers expected = newton_schulz(Numbers(g.begin(), g.end()), rows, columns);
+  const double scale = -kConfig.muon_lr * std::sqrt(std::max(1.0, double(rows) / double(columns)));
+  for (double& x : expected) x *= scale;
+  CHECK(norm_of_difference(f64(rig.matrix->value), expected) < 6e-4 * norm(expected));
+}
+
 TEST_CASE("Muon: a matrix has no second moment, and the same bits for any team") {
   const Sizes s{70, 190, 2};
   Rig one(s, DType::kF32, 1);
