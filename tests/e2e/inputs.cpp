@@ -110,8 +110,8 @@ void write_latents(const std::string& path, const std::vector<int64_t>& labels, 
 }
 
 std::vector<std::string> latents_settings(const std::string& folder) {
-  return {"data.kind=latents",  "data.path=" + folder, "model.in_channels=4",
-          "model.input_size=8", "model.patch_size=2",  "model.num_classes=8"};
+  return {"data.kind=latents",  "data.path=" + folder,   "model.in_channels=4", "model.input_size=8",
+          "model.patch_size=2", "model.patch_overlap=0", "model.num_classes=8"};
 }
 
 void rewrite_tensors(const std::string& path, const std::function<void(std::map<std::string, LooseTensor>&)>& change) {

@@ -207,6 +207,7 @@ Args tiny_ditrain(const std::string& out, int64_t steps, const Args& more) {
                "model.depth=2",
                "model.num_heads=2",
                "model.patch_size=4",
+               "model.patch_overlap=0",
                "train.global_batch=8",
                "optimizer.lr=1e-3",
                "optimizer.schedule=constant",
