@@ -15,7 +15,7 @@ double mean(const std::vector<double>& values, size_t first, size_t last) {
 }  // namespace
 
 TEST_CASE("quickstart: learns, and of its guided samples at least 95 % look like their class", "[long]") {
-  const Args model = GENERATE(Args(), sets({"model.kind=uvit", "model.depth=7"}));
+  const Args model = GENERATE(Args(), sets({"model.kind=uvit", "model.depth=7", "model.patch_overlap=0"}));
   CAPTURE(model);
   const TemporaryFolder scratch;
   const std::string out = scratch / "quickstart";
