@@ -324,11 +324,11 @@ void QualityMeterOfRecipes::calibrate() {
       seconds.erase(seconds.begin(), seconds.begin() + std::ptrdiff_t(seconds.size() / 3));  // first touches of memory
       medians[r->name].push_back(quantile(seconds, 0.5));
     }
-  // What comes to a folder is measured beside the reference, as a factor of which it joins.
   // Other tenants of a core only slow it down, for seconds to minutes: the fastest round is the one without them.
   const auto fastest = [](const std::vector<double>& rounds) {
     return *std::min_element(rounds.begin(), rounds.end());
   };
+  // What comes to a folder is measured beside the reference, as a factor of which it joins.
   const double now =
       has_reference && !turns.empty() ? known[reference.name].get<double>() / fastest(medians[reference.name]) : 1;
   for (const auto& [name, of_rounds] : medians)

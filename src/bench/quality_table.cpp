@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
 #include <numeric>
+#include <utility>
 
 namespace ditrain::bench {
 namespace {

@@ -9,8 +9,9 @@
 //
 // An iteration is X <- q(S) X with S = X X^T and q(S) = a I + b S + c S^2. All q commute with S and with each other:
 // S <- q(S) S q(S), and the product of some q needs no X, which saves multiply-adds where X is long. In directions that
-// X nearly lacks, errors of S grow by a^2 per iteration. After three of them S is made of X again: products of five q
-// were up to 1 % of the update off, those of three no more than without them. bf16 is too coarse for any.
+// X nearly lacks, errors of S grow by a^2 per iteration. After three of them S is made of X again: products of five
+// were up to 0.8 % of the update off, those of three no more than without them (tests/bench/reports/2026-11-26-muon).
+// bf16 is too coarse for any.
 
 #include <algorithm>
 #include <cmath>
@@ -55,9 +56,9 @@ struct Arrays {
       : x(static_cast<float*>(workspace)),
         next(x + m.size()),
         polynomial(next + m.size()),
-        factor(polynomial + m.shorter() * m.shorter()) {}
+        q(polynomial + m.shorter() * m.shorter()) {}
   static size_t bytes(const Matrix& m) { return size_t(2 * m.size() + 2 * m.shorter() * m.shorter()) * sizeof(float); }
-  float *x, *next, *polynomial, *factor;
+  float *x, *next, *polynomial, *q;
 };
 
 template <class F>
@@ -114,8 +115,8 @@ void product(ops::Context& ctx, DType arithmetic, const Matrix& c, int64_t k, co
 constexpr int64_t block_rows(DType arithmetic) { return arithmetic == DType::kF32 ? 64 : 128; }
 constexpr int64_t kTransposed = 16;  // rows and columns of a tile that is mirrored: a cache line each
 
-// s [n, n] = x y, which is symmetric, with k columns of x: blocks on and above the diagonal are computed,
-// (n + block_rows) / 2n of the work of all; those below it are mirrored.
+// s [n, n] = x y, which is symmetric but for rounding, with k columns of x: blocks on and above the diagonal are
+// computed, (n + block_rows) / 2n of the work of all; those below it are mirrored.
 void symmetric_product(ops::Context& ctx, DType arithmetic, int64_t n, int64_t k, const Operand& x, const Operand& y,
                        float* s) {
   const int64_t block = block_rows(arithmetic);
@@ -150,13 +151,13 @@ void polynomial_of(ops::Context& ctx, DType arithmetic, int64_t n, const float* 
   });
 }
 
-// Iterations of which the product of the q multiplies X.
+// Iterations of which the product of the q multiplies X. (With several, twice n^2 numbers fit into an array of X.)
 int iterations_at_once(DType arithmetic, const Matrix& m) {
   return arithmetic == DType::kF32 && std::max(m.rows, m.columns) >= 2 * m.shorter() ? 3 : 1;
 }
 
-// Leaves in `result` the product of the q of `count` iterations, given S in `s`; `q` and `spare` are as large, and not
-// used for one.
+// Leaves in `result` the product of the q of `count` iterations, given S in `s`, which is overwritten; `q` and `spare`
+// are scratch of the same size, unused for one iteration.
 void product_of_polynomials(ops::Context& ctx, DType arithmetic, int64_t n, int count, float* s, float* q,
                             float* result, float* spare) {
   const auto multiply = [&](const float* a, const float* b, float* c) {
@@ -181,10 +182,10 @@ void orthogonalise(ops::Context& ctx, DType arithmetic, const Matrix& m, Arrays&
   normalise(ctx, arrays.x, m.size());
   for (int i = 0; i < kIterations; i += at_once) {
     const Operand x{arrays.x, m.columns}, across = tall ? x.transposed() : x, factor{arrays.polynomial, n};
-    float* const gram = arrays.next;  // until the new X is written there
+    float* const gram = arrays.next;  // and n^2 numbers behind it, until the new X is written there
     symmetric_product(ctx, arithmetic, n, longer, across, across.transposed(), gram);
-    product_of_polynomials(ctx, arithmetic, n, std::min(at_once, kIterations - i), gram, arrays.factor,
-                           arrays.polynomial, gram + n * n);
+    product_of_polynomials(ctx, arithmetic, n, std::min(at_once, kIterations - i), gram, arrays.q, arrays.polynomial,
+                           gram + n * n);
     product(ctx, arithmetic, m, n, tall ? x : factor, tall ? factor : x, arrays.next, m.columns);
     std::swap(arrays.x, arrays.next);
   }
@@ -242,13 +243,12 @@ void update_slice(ops::Context& ctx, const Config& config, const StepSettings& s
   update_others();
 }
 
-// Multiply-adds, about: those of products in f32.
-double newton_schulz_cost(const Parameter& p) {
+double newton_schulz_cost(const Parameter& p, DType arithmetic) {
   if (!is_matrix(p.group)) return 0;
   const Matrix m = matrix_of(p);
   const auto n = double(m.shorter()), square = n * n * n, whole = double(m.size()) * n;
-  const double of_square = std::min(1.0, (n + double(block_rows(DType::kF32))) / (2 * n));  // of symmetric_product
-  const int at_once = iterations_at_once(DType::kF32, m), times = (kIterations + at_once - 1) / at_once;
+  const double of_square = std::min(1.0, (n + double(block_rows(arithmetic))) / (2 * n));  // of symmetric_product
+  const int at_once = iterations_at_once(arithmetic, m), times = (kIterations + at_once - 1) / at_once;
   const int squares = 4 * kIterations - 3 * times;
   return double(p.stacked) * (times * (1 + of_square) * whole + squares * of_square * square);
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "ditrain/base/bytes.hpp"
@@ -41,7 +42,7 @@ std::vector<autograd::ArenaSlice> slices_of_nodes(const config::Config& config) 
 // Parameters that a rank updates as a whole, each with the vectors behind it. The costliest goes first, to the rank
 // that has least to do.
 std::vector<dist::WholeBucket> deal_out(const autograd::ParameterStore& layout,
-                                        double (*cost)(const autograd::Parameter&), int ranks) {
+                                        const std::function<double(const autograd::Parameter&)>& cost, int ranks) {
   struct Item {
     dist::WholeBucket bucket;
     double cost;
@@ -152,7 +153,8 @@ GradientPlan plan_gradients(const config::Config& config, autograd::ParameterSto
   const optim::Algorithm& algorithm = optim::algorithm_of(config.optimizer);
   const bool sharded = config.dist.shard_optimizer && replicas > 1, whole_parameters = algorithm.whole_cost != nullptr;
   std::vector<dist::WholeBucket> whole_buckets;
-  if (sharded && whole_parameters) whole_buckets = deal_out(layout, algorithm.whole_cost, replicas);
+  const auto cost = [&](const autograd::Parameter& p) { return algorithm.whole_cost(p, config.train.precision); };
+  if (sharded && whole_parameters) whole_buckets = deal_out(layout, cost, replicas);
   for (const FactorLayer& layer : factors) whole_buckets.push_back({layer.slice.begin, layer.slice.end});
   const int64_t elements = int64_t(config.dist.bucket_mib * 0x1p20 / sizeof(float));
   const bool stops = config.optimizer.clip_norm == 0 && config.train.on_non_finite == config::OnNonFinite::kStop;

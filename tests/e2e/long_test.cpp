@@ -21,9 +21,9 @@ TEST_CASE("long: 1,000 steps of a small model of noise in bf16 follow those in f
   const Args settings =
       sets({"train.steps=" + std::to_string(kSteps), "optimizer.lr=1e-4", "sample.every_steps=0",
             "optimizer.schedule=constant", "optimizer.betas=[0.9,0.999]", "eval.every_steps=0", "model.depth=4",
-            "model.patch_size=4", "model.learn_sigma=true", "diffusion.process=ddpm", "diffusion.prediction=epsilon",
-            "diffusion.schedule=squaredcos_cap_v2", "diffusion.time=uniform", "diffusion.time_mean=0",
-            "diffusion.time_deviation=1", "sample.sampler=auto"});
+            "model.patch_size=4", "model.patch_overlap=0", "model.learn_sigma=true", "diffusion.process=ddpm",
+            "diffusion.prediction=epsilon", "diffusion.schedule=squaredcos_cap_v2", "diffusion.time=uniform",
+            "diffusion.time_mean=0", "diffusion.time_deviation=1", "sample.sampler=auto"});
   for (const std::string type : {"f32", "bf16"}) {
     const Args job =
         program("ditrain", {"--config", std::string(DITRAIN_CONFIG_DIR) + "/quickstart.yaml", "--out", scratch / type});

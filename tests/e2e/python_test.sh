@@ -11,6 +11,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 "$bin/ditrain" --config "$root/configs/quickstart.yaml" --out runs/quickstart --set train.steps=4 --set train.global_batch=4 \
+  --set model.patch_overlap=0 \
   --set model.hidden_size=32 --set model.depth=1 --set model.num_heads=2 --set sample.every_steps=2 --set sample.num_images=2 \
   --set sample.steps=2 --set eval.every_steps=2 --set eval.num_images=8 --set log.tensorboard=true >log
 "$bin/ditexport" --checkpoint runs/quickstart --out model.safetensors --format dit >>log

@@ -101,7 +101,9 @@ TEST_CASE("Muon with dist.shard_optimizer: ranks get matrices of about the same 
   config.dist.shard_optimizer = true;
   config.model.depth = 6;
   nn::Model model(config.model);
-  const auto cost = optim::algorithm_of(config.optimizer).whole_cost;
+  const auto cost = [&](const autograd::Parameter& p) {
+    return optim::algorithm_of(config.optimizer).whole_cost(p, config.train.precision);
+  };
   for (const int ranks : {2, 4}) {
     std::vector<double> work;
     int64_t most = 0;

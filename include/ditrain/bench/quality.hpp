@@ -32,7 +32,7 @@ struct QualityBench {
 /// sample.cfg_scale other than 1, also with guidance (by labels, or by sample.guide), and measures them
 /// (quality_measures.hpp).
 /// A mark is a number of steps: its CPU minutes / the CPU seconds per step (user + system, without start, samples and
-/// validation). Short runs of all recipes in turns measure these seconds first, as the median of three medians. Recipes
+/// validation). Short runs of all recipes in turns measure these seconds first, as the fastest of six medians. Recipes
 /// that join a folder later are measured in turns with the first one. With optimizer.schedule: constant the marks are
 /// checkpoints of one run; with wsd they are decaying branches of one trunk; with cosine each is a run of its own.
 /// Recipes that differ only in section `sample` share their runs, unless their learning rate is constant.

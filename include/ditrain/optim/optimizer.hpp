@@ -25,7 +25,7 @@ struct Algorithm {
   std::vector<autograd::StateArray> states;
   /// Returns the multiply-adds of an update of this parameter if it can only be updated as a whole; 0: a slice may end
   /// inside it. Null: a slice may end anywhere. With shards, each parameter that must be whole is updated by one rank.
-  double (*whole_cost)(const autograd::Parameter& parameter) = nullptr;
+  double (*whole_cost)(const autograd::Parameter& parameter, DType arithmetic) = nullptr;
   /// Updates values, states and EMA of a slice from its gradients. Updating all slices is bit-identical to one update
   /// of all parameters, for any number of workers.
   void (*update)(ops::Context& ctx, const Config& config, const StepSettings& settings,
