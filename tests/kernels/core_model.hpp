@@ -1,10 +1,11 @@
-// A model of a core with a tile unit (Granite Rapids), which predicts the cycles that operations take: caches of lines
+// A model of a core with a tile unit (Emerald or Granite Rapids), which predicts the cycles that operations take: caches of lines
 // by their addresses, operations issued in order and as far ahead as a window of micro-operations allows, and for each
 // resource the time when it is free again. What it predicts is a count, no measurement: see unit_counts_test.cpp for
 // how far it agrees with the processor.
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -17,12 +18,15 @@ namespace ditrain::kernels {
 struct CoreConstants {
   static constexpr double kProduct = 16, kProductLatency = 52, kTileStore = 16;
   static constexpr double kLineL1 = 0.5;
-  static constexpr double kLineL2 = 2.1;    ///< * 32 of a tile
-  static constexpr double kLineL3 = 6;      ///< * a stream that is fetched ahead
-  static constexpr double kTileAhead = 24;  ///< * a tile's load begins so long before its register is free
+  static constexpr double kLineL2 = 2.1;     ///< * 32 of a tile
+  static constexpr double kLineL3 = 6;       ///< * a stream that is fetched ahead
+  static constexpr double kLineMemory = 14;  ///< likewise
+  static constexpr double kWriteBack = 3;    ///< * of a line to beyond the L2 cache
+  static constexpr double kTileAhead = 24;   ///< * a tile's load begins so long before its register is free
   static constexpr double kLatencyL1 = 5, kLatencyL2 = 14, kLatencyStream = 20;
   static constexpr double kLatencyL3 = 230;  ///< of a line whose neighbour below was not read: no stream
   static constexpr int kMisses = 16;         ///< such lines on their way at the same time
+  static constexpr int kFillBuffers = 16;    ///< lines on their way to the L1 cache, software prefetches included
   static constexpr double kWidth = 6;        ///< micro-operations issued in a cycle
   static constexpr int kWindow = 512, kStoreBuffer = 72;
   static constexpr double kVectorWork = 1, kVectorOperations = 2;  ///< beside each load of a vector: time, operations
@@ -94,6 +98,9 @@ class CoreModel final : public UnitListener {
   double cycles() const { return last_; }
   /// Those since the last call.
   CoreCounts take_counts() { return std::exchange(counts_, {}); }
+  /// From now on a line that is touched for the first time and is not in the L2 cache comes from memory. (Before, lines
+  /// are in the L3 cache, and they are there later.)
+  void start_from_memory() { from_memory_ = true, touched_.clear(); }
 
   void multiply_add(int sum, int a, int b) override {
     ++counts_.products;
@@ -120,7 +127,10 @@ class CoreModel final : public UnitListener {
   void fetch(const void* line) override {
     const double at = issue(1);
     const uint64_t wanted = address(line) / 64;
-    if (!l1_.has(wanted) && l2_.find(wanted) == nullptr) fetch_into_l2(wanted, at);
+    if (!l1_.has(wanted) && l2_.find(wanted) == nullptr) {
+      double& buffer = next_buffer();
+      buffer = fetch_into_l2(wanted, std::max(at, buffer))->ready;
+    }
     retire(1, at);
   }
   void vector_load(const void* p, int64_t bytes) {
@@ -165,10 +175,14 @@ class CoreModel final : public UnitListener {
     for (auto i = int64_t(issued_ - uops); i < int64_t(issued_); ++i) left_[size_t(i) % C::kWindow] = last_;
   }
 
+  /// The fill buffer that is free first, from the time on that it holds.
+  double& next_buffer() { return *std::min_element(buffers_.begin(), buffers_.end()); }
+
   /// When a line from beyond the L2 cache has come there.
   CacheModel::Line* fetch_into_l2(uint64_t line, double at) {
     const bool stream = l2_.has(line - 1) || l1_.has(line - 1);
-    l3_pipe_ = std::max(l3_pipe_, at) + C::kLineL3;
+    const bool far = from_memory_ && touched_.insert(line).second;
+    l3_pipe_ = std::max(l3_pipe_, at) + (far ? C::kLineMemory : C::kLineL3);
     double ready = l3_pipe_ + C::kLatencyStream;
     if (!stream) {
       double& miss = misses_[size_t(next_miss_++) % C::kMisses];
@@ -180,16 +194,18 @@ class CoreModel final : public UnitListener {
     CacheModel::Line left;
     CacheModel::Line* in = l2_.insert(line, left);
     in->ready = ready;
-    if (left.dirty) l3_pipe_ += C::kLineL3;
+    if (left.dirty) l3_pipe_ += C::kWriteBack;
     return in;
   }
   /// A line that the L1 cache lacks.
   CacheModel::Line* fetch_into_l1(uint64_t line, double at, Source& source) {
     CacheModel::Line* below = l2_.find(line);
     source = below != nullptr ? kL2 : kBeyond;
+    double& buffer = next_buffer();
+    at = std::max(at, buffer);
     l2_pipe_ = std::max(l2_pipe_, at) + C::kLineL2;
     if (below == nullptr) below = fetch_into_l2(line, at);
-    const double ready = std::max(below->ready, l2_pipe_ + C::kLatencyL2);
+    const double ready = buffer = std::max(below->ready, l2_pipe_ + C::kLatencyL2);
     CacheModel::Line left;
     CacheModel::Line* in = l1_.insert(line, left);
     in->ready = ready;
@@ -210,9 +226,11 @@ class CoreModel final : public UnitListener {
   double pass_by(uint64_t line, double at, Source& source) {
     const CacheModel::Line* below = l2_.find(line);
     source = below != nullptr ? kL2 : kBeyond;
+    double& buffer = next_buffer();
+    at = std::max(at, buffer);
     l2_pipe_ = std::max(l2_pipe_, at) + C::kLineL2;
     if (below == nullptr) below = fetch_into_l2(line, at);
-    return std::max(below->ready, l2_pipe_ + C::kLatencyL2);
+    return buffer = std::max(below->ready, l2_pipe_ + C::kLatencyL2);
   }
   /// When all of it can be used.
   double read(uint64_t p, int64_t bytes, double at, int64_t (&lines)[3], bool stays = true) {
@@ -243,9 +261,11 @@ class CoreModel final : public UnitListener {
   }
 
   CacheModel l1_{48 << 10, 12, true}, l2_{2 << 20, 16, false};
+  bool from_memory_ = false;
+  std::unordered_set<uint64_t> touched_;  ///< since then
   CoreCounts counts_;
   std::vector<double> left_ = std::vector<double>(C::kWindow), misses_ = std::vector<double>(C::kMisses),
-                      stores_ = std::vector<double>(C::kStoreBuffer);
+                      stores_ = std::vector<double>(C::kStoreBuffer), buffers_ = std::vector<double>(C::kFillBuffers);
   double front_ = 0, issued_ = 0, last_ = 0;
   double unit_ = 0, ports_ = 0, work_ = 0, l2_pipe_ = 0, l3_pipe_ = 0, stored_ = 0;
   int64_t next_miss_ = 0, next_store_ = 0;
