@@ -1,5 +1,5 @@
-// A model of a core with a tile unit (Emerald or Granite Rapids), which predicts the cycles that operations take: caches
-// of lines by their addresses, operations issued in order and as far ahead as a window of micro-operations allows, and
+// A model of a core with a tile unit (Emerald or Granite Rapids), which predicts the cycles that operations take: lines
+// in caches by their addresses, operations issued in order and as far ahead as a window of micro-operations allows, and
 // for each resource the time when it is free again. What it predicts is a count, no measurement: see
 // unit_counts_test.cpp for how far it agrees with the processor.
 #pragma once
