@@ -273,7 +273,7 @@ TEST_CASE("the model of a core predicts products as they were measured", "[.coun
         CAPTURE(x.name, predicted, x.share);
         if (std::string_view(x.name) == "S qkv forward") continue;  // 1.4 times what was measured, for no known reason
         CHECK(predicted > 0.85 * x.share);
-        CHECK(predicted < 1.155 * x.share);
+        CHECK(predicted < 1.15 * x.share);
       }
     }
   std::printf("%d rows, geometric mean %.3f\n", rows, std::exp(log_ratios / rows));
