@@ -289,6 +289,21 @@ TEST_CASE("gelu backward may leave out gelu itself") {
   }
 }
 
+TEST_CASE("gelu backward makes gelu again to the same bits") {
+  for (DType type : kTypes)
+    for (const ProductKernels* table : usable_products(type)) {
+      Problem p{70, 75, 200, false, true, type, type, type, type, EpilogueKind::kGelu};
+      INFO(text(p, table->name));
+      Data forward(p);
+      run(*table, forward.args);
+      p.epilogue = EpilogueKind::kGeluBackward;
+      Data backward(p);
+      backward.args.epilogue.in = forward.c.data(), backward.args.epilogue.in_stride = forward.c.stride();
+      run(*table, backward.args);
+      CHECK(same_bits(backward.out.values(), forward.out.values()));
+    }
+}
+
 TEST_CASE("bf16 gemm gives the same bits when a packing group packs b together") {
   // f32 sums of three chunks are kept aside: for members of more rows than are kept at a time, for some that have fewer
   // or none, over several blocks of rows and columns.
