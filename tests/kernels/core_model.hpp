@@ -133,6 +133,12 @@ class CoreModel final : public UnitListener {
     }
     retire(1, at);
   }
+  /// The unit has one of two ports.
+  void vector_work(int operations) override {
+    const double at = issue(operations);
+    work_ = std::max(work_, at) + operations;
+    retire(operations, work_);
+  }
   void vector_load(const void* p, int64_t bytes) {
     const bool vector = bytes >= kVector;
     ++(vector ? counts_.vector_loads : counts_.scalars);

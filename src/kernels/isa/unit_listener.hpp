@@ -12,6 +12,7 @@ struct UnitListener {
   virtual void store(int tile, const void* p, int64_t stride) = 0;
   virtual void multiply_add(int sum, int a, int b) = 0;
   virtual void fetch(const void* line) = 0;
+  virtual void vector_work(int operations) = 0;  ///< arithmetic of vectors that accesses to memory do not imply
 
  protected:
   ~UnitListener() = default;
