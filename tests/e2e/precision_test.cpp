@@ -5,6 +5,7 @@
 #include <regex>
 
 #include "ditrain/base/dtype.hpp"
+#include "ditrain/images/image.hpp"
 #include "ditrain/platform/cpu.hpp"
 #include "ditrain/weights/safetensors.hpp"
 #include "learning.hpp"
@@ -110,6 +111,34 @@ TEST_CASE("resume: a run in bf16 goes on bit for bit, and its checkpoints hold f
       run(program("ditsample", {"--checkpoint", whole, "--out", scratch / "samples", "--num", "2", "--steps", "2"})),
       0);
   CHECK(fs::exists(scratch / "samples/000001.png"));
+}
+
+TEST_CASE("samples in bf16 are those in f32 but for roundings, whatever guides them") {
+  const TemporaryFolder scratch;
+  const std::string whole = scratch / "run";
+  REQUIRE_EXIT(run(tiny_ditrain(whole, 60,
+                                sets({"model.depth=4", "train.routing=[{ratio: 0.5, from: 1, to: 3}]",
+                                      "checkpoint.every_steps=30", "checkpoint.keep_last=2"}))),
+               0);
+  std::vector<std::vector<uint8_t>> drawn;
+  for (const std::string& guide : {std::string("none"), std::string("routed"), checkpoint_of(whole, 30)}) {
+    std::vector<uint8_t> pixels[2];
+    for (const bool rounded : {false, true}) {
+      const std::string out = scratch / (rounded ? "bf16" : "f32");
+      fs::remove_all(out);
+      REQUIRE_EXIT(run(program("ditsample", {"--checkpoint", whole, "--guide", guide, "--cfg-scale", "3", "--precision",
+                                             rounded ? "bf16" : "f32", "--num", "2", "--steps", "4", "--out", out})),
+                   0);
+      pixels[rounded] = ditrain::images::read_image(out + "/000001.png").pixels;
+    }
+    double difference = 0;
+    for (size_t i = 0; i < pixels[0].size(); ++i) difference += std::abs(int(pixels[0][i]) - int(pixels[1][i]));
+    INFO("guide " << guide);
+    CHECK(difference > 0);
+    CHECK(difference / double(pixels[0].size()) < 2);
+    for (const std::vector<uint8_t>& other : drawn) CHECK(other != pixels[0]);
+    drawn.push_back(pixels[0]);
+  }
 }
 
 TEST_CASE(
