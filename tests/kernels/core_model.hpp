@@ -133,7 +133,7 @@ class CoreModel final : public UnitListener {
     }
     retire(1, at);
   }
-  /// The unit has one of two ports.
+  /// On one port: the unit has the other one. (Also where it rests, for simplicity.)
   void vector_work(int operations) override {
     const double at = issue(operations);
     work_ = std::max(work_, at) + operations;

@@ -151,9 +151,10 @@ TEST_CASE("gelu and silu saturate and keep NaN") {
       std::vector<float> low = high;
       for (float& x : low) x = -2 * x;
       CHECK(same_bits(run(f.forward(*table), high), high));
-      CHECK(difference(run(f.forward(*table), low), std::vector<float>(6, 0.0f), 1e-35) == "");
+      const double zero = std::string_view(f.name) == "gelu_erf" ? 1e-35 : 0;
+      for (const float y : run(f.forward(*table), low)) CHECK(std::abs(y) <= zero);
       CHECK(difference(run(f.backward(*table), high, ones), ones, 0) == "");
-      CHECK(difference(run(f.backward(*table), low, ones), std::vector<float>(6, 0.0f), 1e-35) == "");
+      for (const float dx : run(f.backward(*table), low, ones)) CHECK(std::abs(dx) <= zero);
       const std::vector<float> mixed = {1, kNan, -1, kInfinity, -kInfinity};
       const std::vector<float> y = run(f.forward(*table), mixed), dx = run(f.backward(*table), mixed, ones);
       for (size_t i = 0; i < mixed.size(); ++i) {

