@@ -198,11 +198,13 @@ void QualityMeterOfRecipes::load_recipes() {
     config::Config& c = r.config;
     if (c.data.hold_out == 0) c.data.hold_out = kHoldOut;
     c.parallel.threads = harness_.num_threads();
-    c.sample.every_steps = 0, c.eval.every_steps = 0, c.eval.fid_every_steps = 0;
+    c.eval.every_steps = 0, c.eval.fid_every_steps = 0;
     c.checkpoint.every_steps = 0, c.checkpoint.every_minutes = 10, c.checkpoint.keep_last = 1;
     c.checkpoint.keep_every = 0, c.log.every_steps = 1000, c.log.prometheus.clear();
     if (bench_.quick) c.optimizer.warmup_steps = 0;
+    c.sample.every_steps = 1;  // the section is checked where samples are drawn
     config::validate(c);
+    c.sample.every_steps = 0;
     for (const bool guided : {false, true})
       if (!guided || guides(r)) sampler_within(c, guided, bench_.evaluations);
     const config::Config& first = recipes_.empty() ? c : recipes_.front().config;
@@ -376,7 +378,12 @@ void QualityMeterOfRecipes::open_images() {
     refuse("samples for given bands are not compared", "data.condition", "data without it");
   settled_data_ = inputs.facts.data.value_or(c.data);
   num_classes_ = c.model.num_classes == nn::kClassesOfData ? inputs.facts.num_classes : c.model.num_classes;
-  for (Recipe& r : recipes_) r.config.model.num_classes = num_classes_;  // guidance depends on it
+  for (Recipe& r : recipes_) {
+    r.config.model.num_classes = num_classes_;  // guidance depends on it
+    config::Config settled = r.config;
+    settled.data = settled_data_;
+    if (!r.config.sample.guide.empty()) checkpoint::load_guide(r.config.sample.guide, settled);  // refuses others
+  }
   const auto held_out = dataset::open_dataset(settled_data_, plan::model_shape(c.model), num_classes_,
                                               uint64_t(c.train.seed), dataset::Part::kHeldOut);
   const int64_t most = bench_.quick ? 16 * bench_.samples : kMostTraining;

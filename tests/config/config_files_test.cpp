@@ -122,6 +122,18 @@ TEST_CASE("recipes that come along lie over the config of small pictures, and ch
   CHECK(count >= 6);
 }
 
+TEST_CASE("the published recipes lie over every config of pixels") {
+  for (const char* config : {"cifar10", "caltech101", "photos", "quickstart", "sentinel2_small", "gaofen2_small"})
+    for (const char* recipe : {"published_dit", "published_tuned"}) {
+      INFO(config << " with " << recipe);
+      const config::Config c = config::load_config(configs_dir() + config + ".yaml", {"data.path=/some/where"},
+                                                   {configs_dir() + "recipes/" + recipe + ".yaml"});
+      CHECK_NOTHROW(config::validate(c));
+      CHECK(diffusion::prediction_of(c.diffusion).name == std::string("epsilon"));
+      CHECK((c.optimizer.beta2 == 0.999 && c.optimizer.schedule == optim::LrSchedule::kConstant));
+    }
+}
+
 TEST_CASE("a file that is laid over a config replaces its keys, and --set replaces those") {
   const TemporaryFolder folder;
   put_file(folder / "base.yaml", "train: {steps: 41, seed: 1}\nmodel: {name: DiT-B/4}\n");

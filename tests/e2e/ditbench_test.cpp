@@ -211,6 +211,11 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
   refused(base, recipes + Args{"--against", "jit"}, "no recipe of this name to compare with; got jit");
   write_file(scratch / "other_data.yaml", "model: {num_classes: 0}\n");
   refused(quality(scratch / "x", "1,2"), {"--recipe", scratch / "other_data.yaml"}, "recipes have other data");
+  write_file(scratch / "routed.yaml", "sample: {guide: routed}\n");
+  refused(quality(scratch / "x", "1,2"), {"--recipe", scratch / "routed.yaml"}, "sample.guide: routed guides away");
+  write_file(scratch / "guide.yaml", "diffusion: {noise_scale: 2}\nsample: {guide: " + out + "/unguided/seed_0/run}\n");
+  refused(quality(scratch / "x", "1,2"), {"--recipe", scratch / "guide.yaml"},
+          "the outputs of the guide and of the model mean different things");
 
   // A third recipe comes to those that are there, whose results stay as they are; one of another content does not.
   write_file(scratch / "clip.yaml", "optimizer: {clip_norm: 2}\n");

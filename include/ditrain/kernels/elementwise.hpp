@@ -26,8 +26,8 @@ void gelu_erf_forward(const BFloat16* x, BFloat16* y, int64_t n);
 /// dx = dy (P + x exp(-x^2 / 2) / sqrt(2 pi)), overwritten; dx may alias x or dy. Error at most 2^-21 |dy|.
 void gelu_erf_backward(const float* x, const float* dy, float* dx, int64_t n);
 void gelu_erf_backward(const BFloat16* x, const BFloat16* dy, BFloat16* dx, int64_t n);
-/// y = x / (1 + exp(-x)); y may alias x. Errors are those of gelu_forward with x in place of 2u; y is x from about x = 20
-/// up and -0 from about x = -89 down.
+/// y = x / (1 + exp(-x)); y may alias x. Errors are those of gelu_forward with x in place of 2u; y is x from about x =
+/// 20 up and -0 from about x = -89 down.
 void silu_forward(const float* x, float* y, int64_t n);
 /// dx = dy silu'(x), overwritten; dx may alias x or dy
 void silu_backward(const float* x, const float* dy, float* dx, int64_t n);
