@@ -120,24 +120,30 @@ TEST_CASE("samples in bf16 are those in f32 but for roundings, whatever guides t
                                 sets({"model.depth=4", "train.routing=[{ratio: 0.5, from: 1, to: 3}]",
                                       "checkpoint.every_steps=30", "checkpoint.keep_last=2"}))),
                0);
-  std::vector<std::vector<uint8_t>> drawn;
-  for (const std::string& guide : {std::string("none"), std::string("routed"), checkpoint_of(whole, 30)}) {
-    std::vector<uint8_t> pixels[2];
-    for (const bool rounded : {false, true}) {
-      const std::string out = scratch / (rounded ? "bf16" : "f32");
+  std::vector<std::vector<uint8_t>> exact, rounded;  // of each guide
+  for (const std::string& guide : {std::string("none"), std::string("routed"), checkpoint_of(whole, 30)})
+    for (auto* drawn : {&exact, &rounded}) {
+      const std::string out = scratch / "samples";
       fs::remove_all(out);
-      REQUIRE_EXIT(run(program("ditsample", {"--checkpoint", whole, "--guide", guide, "--cfg-scale", "3", "--precision",
-                                             rounded ? "bf16" : "f32", "--num", "2", "--steps", "4", "--out", out})),
-                   0);
-      pixels[rounded] = ditrain::images::read_image(out + "/000001.png").pixels;
+      REQUIRE_EXIT(
+          run(program("ditsample", {"--checkpoint", whole, "--guide", guide, "--cfg-scale", "3", "--precision",
+                                    drawn == &rounded ? "bf16" : "f32", "--num", "2", "--steps", "4", "--out", out})),
+          0);
+      drawn->push_back(ditrain::images::read_image(out + "/000001.png").pixels);
     }
-    double difference = 0;
-    for (size_t i = 0; i < pixels[0].size(); ++i) difference += std::abs(int(pixels[0][i]) - int(pixels[1][i]));
-    INFO("guide " << guide);
-    CHECK(difference > 0);
-    CHECK(difference / double(pixels[0].size()) < 2);
-    for (const std::vector<uint8_t>& other : drawn) CHECK(other != pixels[0]);
-    drawn.push_back(pixels[0]);
+  const auto difference = [](const std::vector<uint8_t>& a, const std::vector<uint8_t>& b) {  // in levels, the mean
+    double sum = 0;
+    for (size_t i = 0; i < a.size(); ++i) sum += std::abs(int(a[i]) - int(b[i]));
+    return sum / double(a.size());
+  };
+  for (size_t i = 0; i < exact.size(); ++i) {
+    const double own = difference(rounded[i], exact[i]);
+    CHECK(own > 0);
+    CHECK(own < 2);
+    for (size_t other = 0; other < exact.size(); ++other) {
+      CAPTURE(i, other, own, difference(rounded[i], exact[other]));
+      if (other != i) CHECK(difference(rounded[i], exact[other]) > 5 * own);
+    }
   }
 }
 
