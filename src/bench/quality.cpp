@@ -41,6 +41,7 @@ constexpr useconds_t kLook_us = 50000;
 constexpr size_t kLastWords = 1500;  // of a run that failed
 constexpr uint64_t kImageSeed = 17;
 constexpr int64_t kGridRows = 8;
+constexpr std::string_view kFirstMark = "mark_1";  // as sample.guide: the same run's checkpoint of the first mark
 
 [[noreturn]] void refuse(const std::string& what, const std::string& got, const std::string& expected,
                          const std::string& hint = "") {
@@ -150,6 +151,10 @@ class QualityMeterOfRecipes {
   std::string grid_file(const Recipe& r, bool guided) const {
     return path(fmt::format("{}/grid_of_seed_{}{}.png", r.name, bench_.first_seed, guided ? "_guided" : ""));
   }
+  std::string guide_of(const Recipe& r, int64_t seed) const {
+    const std::string& guide = r.config.sample.guide;
+    return guide == kFirstMark ? run_folder(r, seed) + "/" + guide : guide;
+  }
   bool guides(const Recipe& r) const { return config::sampler_of(r.config).cfg_scale != 1; }
   void train(const config::Config& config, const std::string& folder);
   std::string train_to(const Recipe& r, int64_t seed, size_t mark);
@@ -194,6 +199,9 @@ void QualityMeterOfRecipes::load_recipes() {
     if (r.last_minutes < bench_.minutes.front())
       refuse("a recipe without a mark: " + r.name, fmt::format("up to {} minutes", r.last_minutes),
              fmt::format("at least the first of --minutes, {}", bench_.minutes.front()));
+    if (r.config.sample.guide == kFirstMark && r.config.optimizer.schedule == optim::LrSchedule::kConstant)
+      refuse("a run with a constant learning rate keeps no checkpoint of its first mark: " + r.name,
+             fmt::format("sample.guide: {}", kFirstMark), "a checkpoint, or optimizer.schedule: wsd or cosine");
     if (!names.insert(r.name).second) refuse("two recipes of one name", r.name, "files of different names");
     config::Config& c = r.config;
     if (c.data.hold_out == 0) c.data.hold_out = kHoldOut;
@@ -382,7 +390,8 @@ void QualityMeterOfRecipes::open_images() {
     r.config.model.num_classes = num_classes_;  // guidance depends on it
     config::Config settled = r.config;
     settled.data = settled_data_;
-    if (!r.config.sample.guide.empty()) checkpoint::load_guide(r.config.sample.guide, settled);  // refuses others
+    if (const std::string& guide = r.config.sample.guide; !guide.empty() && guide != kFirstMark)
+      checkpoint::load_guide(guide, settled);  // refuses others
   }
   const auto held_out = dataset::open_dataset(settled_data_, plan::model_shape(c.model), num_classes_,
                                               uint64_t(c.train.seed), dataset::Part::kHeldOut);
@@ -433,7 +442,7 @@ LabelledImages QualityMeterOfRecipes::draw(const Recipe& r, const std::string& r
            fmt::format("step {}; without this folder the same command trains it anew", r.steps[p.mark]));
   const DType precision = r.config.train.precision;
   const auto model = checkpoint::load_model(source, precision);
-  const std::string& guide_path = r.config.sample.guide;
+  const std::string guide_path = guide_of(r, p.seed);
   const auto guide =
       p.guided && !guide_path.empty() ? checkpoint::load_guide(guide_path, source.config, precision) : nullptr;
   const auto labels = eval::make_labels("balanced", bench_.samples, source.config.model.num_classes, uint64_t(p.seed));

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
 #include "ditrain/checkpoint/checkpoint.hpp"
 #include "ditrain/checkpoint/export.hpp"
 #include "ditrain/config/differences.hpp"
@@ -94,6 +95,10 @@ std::unique_ptr<nn::Model> load_guide(const std::string& path, const config::Con
                       .got = d.key + ": " + d.old_value,
                       .expected = d.new_value,
                       .hint = "an earlier checkpoint of the same run, or a smaller model trained on the same data"});
+  const std::string& data = source.config.data.path;  // empty in exports
+  if (!data.empty() && !config.data.path.empty() && data != config.data.path)
+    log::warn("the guide was trained on {}, the model on {}: if these are different images, guidance leads astray",
+              data, config.data.path);
   return load_model(source, products);
 }
 

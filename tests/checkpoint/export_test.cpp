@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
 #include "ditrain/checkpoint/checkpoint.hpp"
 #include "ditrain/diffusion/registry.hpp"
 #include "ditrain/optim/optimizer.hpp"
@@ -221,6 +222,23 @@ TEST_CASE("dit export: public names and shapes, and it loads without anything be
   };
   CHECK(guide_of("/home/someone/guide").empty());
   CHECK(guide_of(std::string(config::kRoutedGuide)) == config::kRoutedGuide);
+}
+
+TEST_CASE("a guide has the weights of the EMA, and learnt the same images as the model that it guides") {
+  const TinyRun tiny;
+  const std::string log = tiny.folder / "log.txt";
+  log::open_file(log);
+  config::Config guided = tiny_run();
+  CHECK(weights_of(*checkpoint::load_guide(tiny.run(), guided)) == expected_weights(2));
+  CHECK(checkpoint::load_guide(std::string(config::kRoutedGuide), guided) == nullptr);
+  CHECK(get_file(log).empty());
+  guided.data.path = "/home/someone/other";
+  CHECK(checkpoint::load_guide(tiny.run(), guided) != nullptr);
+  log::close_file();
+  CHECK_THAT(get_file(log),
+             Contains("trained on /home/someone/private") && Contains("the model on /home/someone/other"));
+  guided.diffusion.noise_scale = 2;
+  CHECK_THROWS_WITH(checkpoint::load_guide(tiny.run(), guided), Contains("diffusion.noise_scale"));
 }
 
 TEST_CASE("bf16 export holds the nearest bf16 numbers and loads again") {

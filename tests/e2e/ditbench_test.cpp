@@ -243,6 +243,18 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
   REQUIRE(rows().at(7).at("name") == "more_guidance");  // real images; two recipes at two marks; then the guided ones
   CHECK(rows().at(3).at("4x4 mean") == rows().at(1).at("4x4 mean"));
   CHECK(rows().at(7).at("4x4 mean") != rows().at(5).at("4x4 mean"));
+  // Guided by the first mark of the same run.
+  write_file(scratch / "self.yaml", "sample: {guide: mark_1}\n");
+  write_file(scratch / "same.yaml", "sample: {guide: " + out + "/quickstart/seed_0/mark_1}\n");
+  REQUIRE_EXIT(run(program("ditbench",
+                           base + tiny + Args{"--recipe", scratch / "self.yaml", "--recipe", scratch / "same.yaml"})),
+               0);
+  REQUIRE(rows().at(12).at("name") == "same");
+  CHECK(rows().at(12).at("dtype") == "guided");
+  CHECK(rows().at(12).at("4x4 mean") == rows().at(10).at("4x4 mean"));
+  CHECK(rows().at(12).at("4x4 mean") != rows().at(8).at("4x4 mean"));
+  write_file(scratch / "self.yaml", "optimizer: {schedule: constant}\nsample: {guide: mark_1}\n");
+  refused(quality(scratch / "x", "1,2"), {"--recipe", scratch / "self.yaml"}, "keeps no checkpoint of its first mark");
   write_file(scratch / "decay.yaml", "optimizer: {schedule: wsd, decay_share: 0.25, warmup_steps: 0}\n");
   refused(base, third, "another recipe decay");
   write_file(scratch / "decay.yaml", "optimizer: {schedule: wsd, decay_share: 0.5, warmup_steps: 0}\n");
