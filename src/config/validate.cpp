@@ -299,6 +299,13 @@ std::vector<std::string> warnings(const Config& c) {
         c.train.steps, 100 * start,
         c.train.init_from.empty() ? "the initial random weights" : "the weights of train.init_from",
         std::max(0.0, 1 - 10 / double(c.train.steps))));
+  if (c.optimizer.warmup_steps > c.train.steps)
+    lines.push_back(fmt::format(
+        "optimizer.warmup_steps: {} is more than train.steps: {}; the learning rate will end at {:.4g} of "
+        "optimizer.lr: "
+        "{:.4g}; set optimizer.warmup_steps: {}",
+        c.optimizer.warmup_steps, c.train.steps, optim::learning_rate(c.optimizer, c.train.steps - 1, c.train.steps),
+        c.optimizer.lr, c.train.steps / 10));
   return lines;
 }
 

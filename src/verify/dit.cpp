@@ -87,7 +87,7 @@ void verify_dit_tiny(Verification& v) {
   fill_model(by_formula, kInference, v.suffix(), v.ctx());
   for (const autograd::Parameter* p : by_formula.parameters().state_dict())
     v.check(p->name, p->shape, to_f64(p->value), p->name == "pos_embed" ? kTableTolerance : 0, Per::unit());
-  const auto pass = make_pass(model, B, autograd::Mode::kTraining, /*want_input_gradient=*/true);
+  const auto pass = make_pass(model, B, autograd::Mode::kTraining, {.want_input_gradient = true});
   check_output(v, output_shape(config, B), run_forward(*pass, batch, v.ctx()), 5e-5, 5e-6);
   run_backward(model, *pass, dout, v.ctx());
   v.check_both("grad_x", pass->dimage(), 4e-5);

@@ -56,8 +56,9 @@ nn::Model lay_out(const nn::ModelConfig& config) {
   return model;
 }
 
-void fill_model(nn::Model& model, autograd::ParameterStore::For purpose, const std::string& suffix, ops::Context& ctx) {
-  model.parameters().allocate(purpose, DType::kF32, {.states = optim::state_arrays()});
+void fill_model(nn::Model& model, autograd::ParameterStore::For purpose, const std::string& suffix, ops::Context& ctx,
+                DType products) {
+  model.parameters().allocate(purpose, products, {.states = optim::state_arrays()});
   for (const autograd::Parameter* p : model.parameters().state_dict()) {
     if (p->name == "pos_embed") {
       fill_table(model, *p);
@@ -68,6 +69,7 @@ void fill_model(nn::Model& model, autograd::ParameterStore::For purpose, const s
       fill_by_formula(p->name, suffix, p->shape, begin, end, value + begin);
     });
   }
+  if (products == DType::kBF16) ops::to_bf16(ctx, model.parameters().values, model.parameters().values_bf16);
 }
 
 void load_model(nn::Model& model, autograd::ParameterStore::For purpose, Verification& v) {
@@ -88,10 +90,9 @@ Shape output_shape(const nn::ModelConfig& c, int64_t batch) {
   return {batch, c.out_channels(), c.input_height, c.input_width};
 }
 
-std::unique_ptr<nn::ModelPass> make_pass(nn::Model& model, int64_t batch, autograd::Mode mode, bool want_input_gradient,
-                                         const nn::Routes& routes) {
-  auto pass = std::make_unique<nn::ModelPass>(
-      model, batch, mode, nn::PassOptions{.want_input_gradient = want_input_gradient, .routes = routes});
+std::unique_ptr<nn::ModelPass> make_pass(nn::Model& model, int64_t batch, autograd::Mode mode,
+                                         const nn::PassOptions& options) {
+  auto pass = std::make_unique<nn::ModelPass>(model, batch, mode, options);
   expect_small(pass->tape().kept_bytes() + pass->tape().temporary_bytes(), "activations");
   pass->allocate();
   return pass;

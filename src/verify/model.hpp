@@ -23,8 +23,10 @@ nn::ModelConfig read_dit_config(Verification& v, const std::string& otherwise = 
 /// Errors:   InputError if its arenas would not be small
 nn::Model lay_out(const nn::ModelConfig& config);
 
-/// Allocates and fills every parameter: by the formula, pos_embed from its table.
-void fill_model(nn::Model& model, autograd::ParameterStore::For purpose, const std::string& suffix, ops::Context& ctx);
+/// Allocates and fills every parameter: by the formula, pos_embed from its table. `products` kBF16 adds their copy in
+/// bf16.
+void fill_model(nn::Model& model, autograd::ParameterStore::For purpose, const std::string& suffix, ops::Context& ctx,
+                DType products = DType::kF32);
 
 /// Allocates and fills every parameter from the file's tensors of the same names.
 void load_model(nn::Model& model, autograd::ParameterStore::For purpose, Verification& v);
@@ -37,7 +39,7 @@ Shape output_shape(const nn::ModelConfig& config, int64_t batch);
 
 /// A tape with its memory. Errors: InputError if it would not be small
 std::unique_ptr<nn::ModelPass> make_pass(nn::Model& model, int64_t batch, autograd::Mode mode,
-                                         bool want_input_gradient = false, const nn::Routes& routes = {});
+                                         const nn::PassOptions& options = {});
 
 struct ModelBatch {
   std::vector<float> x;    ///< [B, C, H, W]

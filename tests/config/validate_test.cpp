@@ -221,6 +221,17 @@ TEST_CASE("an EMA that still is its first weights at the end is warned of, with 
   CHECK_THAT(warnings({"train.steps=4"}).at(0), Catch::Contains("or ema.decay: 0"));
 }
 
+TEST_CASE("a warm-up that is longer than the run is warned of") {
+  const auto warnings = [](const std::vector<std::string>& sets) {
+    return config::warnings(config::parse_config("ema: {warmup: true}\ntrain: {steps: 20}", "a.yaml", sets));
+  };
+  CHECK(warnings({"optimizer.warmup_steps=20"}).empty());
+  const std::vector<std::string> lines = warnings({"optimizer.warmup_steps=80", "optimizer.lr=1e-3"});
+  REQUIRE(lines.size() == 1);
+  CHECK_THAT(lines[0], Catch::Contains("the learning rate will end at 0.00025 of optimizer.lr: 0.001; "
+                                       "set optimizer.warmup_steps: 2"));
+}
+
 TEST_CASE("the number of classes is that of the data, unless a config says a number") {
   const config::Config c = config::parse_config("train: {steps: 3}\n", "a.yaml", {"model.in_channels=3"});
   CHECK(c.model.num_classes == nn::kClassesOfData);

@@ -237,6 +237,39 @@ TEST_CASE("euler and heun evaluate where they should and end at the data of a mo
     }
 }
 
+TEST_CASE("heun's whole way from noise to predicted data, guided within an interval, as f64 goes it") {
+  const std::vector<double> times = {0, 0.1, 0.35, 0.6, 0.9, 1};
+  constexpr double kScale = 2;
+  const auto data = [](double x, double t, int64_t label) {
+    return std::tanh(0.8 * x + 0.3 * t - 0.2 * double(label));
+  };
+  const ModelFn model = [&](const float* x, const double* t, const Condition* c, int64_t n, float* out) {
+    for (int64_t i = 0; i < n * kShape.elements(); ++i)
+      out[i] = float(data(x[i], t[i / kShape.elements()], c[i / kShape.elements()].label));
+  };
+  const auto velocity = [&](double x, double t) {
+    const double free = data(x, t, 5), with_label = data(x, t, 1);
+    const bool guided = 0.2 < t && t < 0.7;
+    return ((guided ? free + kScale * (with_label - free) : with_label) - x) / (1 - t);
+  };
+  std::vector<float> z = normals(9);
+  std::vector<double> want = to_f64(z);
+  for (double& x : want)
+    for (size_t k = 0; k + 1 < times.size(); ++k) {
+      const double dt = times[k + 1] - times[k], v = velocity(x, times[k]);
+      const bool last = k + 2 == times.size();
+      x += dt * (last ? v : (v + velocity(x + dt * v, times[k + 1])) / 2);
+    }
+  const std::vector<Condition> labels(kSamples, {.label = 1});
+  sample_loop(*make_process(config("x0"), false),
+              {.sampler = test::sampler("heun"),
+               .spacing = Spacing::at(times),
+               .cfg_scale = kScale,
+               .cfg_interval = {0.2, 0.7}},
+              kShape, model, {.n = kSamples, .z = z.data(), .conditions = labels.data(), .null_class = 5}, {});
+  CHECK(compare(to_f64(z), want, 2e-6));
+}
+
 TEST_CASE("clipping limits the data that a velocity stands for") {
   const auto process = make_process(config(), false);
   const Flow& flow = as_flow(*process);
