@@ -301,9 +301,8 @@ std::vector<std::string> warnings(const Config& c) {
         std::max(0.0, 1 - 10 / double(c.train.steps))));
   if (c.optimizer.warmup_steps > c.train.steps)
     lines.push_back(fmt::format(
-        "optimizer.warmup_steps: {} is more than train.steps: {}; the learning rate will end at {:.4g} of "
-        "optimizer.lr: "
-        "{:.4g}; set optimizer.warmup_steps: {}",
+        "optimizer.warmup_steps: {} is more than train.steps: {}; the learning rate will rise to {:.4g} alone, not to "
+        "optimizer.lr: {:.4g}; set optimizer.warmup_steps: {}",
         c.optimizer.warmup_steps, c.train.steps, optim::learning_rate(c.optimizer, c.train.steps - 1, c.train.steps),
         c.optimizer.lr, c.train.steps / 10));
   return lines;

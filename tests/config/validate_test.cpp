@@ -228,7 +228,7 @@ TEST_CASE("a warm-up that is longer than the run is warned of") {
   CHECK(warnings({"optimizer.warmup_steps=20"}).empty());
   const std::vector<std::string> lines = warnings({"optimizer.warmup_steps=80", "optimizer.lr=1e-3"});
   REQUIRE(lines.size() == 1);
-  CHECK_THAT(lines[0], Catch::Contains("the learning rate will end at 0.00025 of optimizer.lr: 0.001; "
+  CHECK_THAT(lines[0], Catch::Contains("the learning rate will rise to 0.00025 alone, not to optimizer.lr: 0.001; "
                                        "set optimizer.warmup_steps: 2"));
 }
 
