@@ -22,6 +22,8 @@ struct Sizes {
     expect_shape(op, "qkv", qkv, {B, T, 3 * H * D});
     expect_shape(op, "out", out, {B, T, H * D});
     expect_shape(op, "lse", lse, {B, H, T});
+    if (T < 1)
+      throw ShapeError({.where = op, .what = "tokens per sample", .got = std::to_string(T), .expected = "at least 1"});
     if (D < 1 || D > kernels::kMostHeadDim)
       throw ShapeError({.where = op,
                         .what = "width of a head",
@@ -239,7 +241,7 @@ kernels::AttentionHead prepared(const Sizes& s, const Preparation& prepare, cons
 constexpr int64_t kQueryGrain = 64;
 int64_t parts_of_queries(Context& ctx, const Sizes& s) {
   const int64_t heads = s.B * s.H, workers = ctx.num_workers();
-  if (heads_go_to_clusters(ctx, s) || heads >= workers) return 1;
+  if (heads_go_to_clusters(ctx, s) || heads == 0 || heads >= workers) return 1;
   return std::min((workers + heads - 1) / heads, (s.T + kQueryGrain - 1) / kQueryGrain);
 }
 

@@ -337,6 +337,18 @@ TEST_CASE("a norm of another width, or half of one, is refused") {
       ShapeError);
 }
 
+TEST_CASE("attention of no samples does nothing, and of no tokens is refused") {
+  parallel::Team team({.num_workers = 2});
+  ops::Context ctx(team);
+  const auto run = [&](int64_t B, int64_t T) {
+    const Tensor qkv({B, T, 24}), out({B, T, 8}), lse({B, 2, T});
+    ops::attention_forward(ctx, qkv, 2, out, lse);
+    ops::attention_backward(ctx, qkv, 2, out, lse, out, Tensor(qkv.shape()));
+  };
+  CHECK_NOTHROW(run(0, 3));
+  CHECK_THROWS_WITH(run(3, 0), "[attention_forward] tokens per sample; got 0, expected at least 1");
+}
+
 TEST_CASE("attention refuses heads that are too wide, and says how wide they may be") {
   OneWorker one;
   const auto run = [&](int64_t D) {
