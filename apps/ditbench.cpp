@@ -357,6 +357,12 @@ void run_quality(const config::CommandLine& line, bench::Harness& harness, dist:
                         .hint = "ditbench quality --config cifar10.yaml --recipe FILE --out runs/quality"});
   if (comm.world_size() > 1)
     throw InputError({.where = "ditbench", .what = "quality starts ditrain itself", .got = "several ranks"});
+  for (const auto& [flag, key] :
+       {std::pair{"precision", "train.precision"}, {"model", "model.name"}, {"batch", "train.global_batch"}})
+    if (line.has(flag))
+      throw InputError({.where = "command line",
+                        .what = fmt::format("quality takes what the config says, not --{}", flag),
+                        .hint = fmt::format("--set {}={}", key, line.get(flag))});
   bench::QualityBench quality{.config = line.get("config"),
                               .recipes = {},
                               .against = {},
@@ -516,7 +522,7 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   std::fflush(stdout);
   if (leader)
     harness.on_row = [](const bench::Row& row) {
-      if (row.time.repeats == 0 && row.time.median_s == 0) return;
+      if (!(row.time.median_s > 0)) return;  // rows that time nothing
       std::fprintf(stderr, "%s: %.4g s", row.name.c_str(), row.time.median_s);
       if (std::isfinite(row.share)) std::fprintf(stderr, ", share %.1f %%", 100 * row.share);
       std::fputc('\n', stderr);

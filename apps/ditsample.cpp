@@ -218,6 +218,10 @@ void choose_sampling(Job& job, const config::CommandLine& line, const config::Co
   if (!line.has("vae") && !job.vae.empty() && !fs::exists(job.vae, unreadable))
     refuse("the autoencoder that the checkpoint's config names is not there", "sample.vae: " + job.vae,
            "a file or folder", "--vae FILE, or --vae none for latents");
+  if (!line.has("guide") && !job.guide.empty() && job.guide != config::kRoutedGuide &&
+      !fs::exists(job.guide, unreadable))
+    refuse("the guide that the checkpoint's config names is not there", "sample.guide: " + job.guide,
+           "a file or folder", "--guide DIR, or --guide none to guide by labels");
 }
 
 /// Rows of --metadata, each with a value per number of kMetadata.

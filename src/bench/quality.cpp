@@ -17,6 +17,7 @@
 #include "ditrain/checkpoint/export.hpp"
 #include "ditrain/config/differences.hpp"
 #include "ditrain/config/option_table.hpp"
+#include "ditrain/dataset/kinds.hpp"
 #include "ditrain/eval/band_picture.hpp"
 #include "ditrain/eval/sampling.hpp"
 #include "ditrain/files/files.hpp"
@@ -41,6 +42,7 @@ constexpr useconds_t kLook_us = 50000;
 constexpr size_t kLastWords = 1500;  // of a run that failed
 constexpr uint64_t kImageSeed = 17;
 constexpr int64_t kGridRows = 8;
+constexpr std::string_view kCalibration = "calibration";
 constexpr std::string_view kFirstMark = "mark_1";  // as sample.guide: the same run's checkpoint of the first mark
 
 [[noreturn]] void refuse(const std::string& what, const std::string& got, const std::string& expected,
@@ -156,9 +158,10 @@ class QualityMeterOfRecipes {
     return guide == kFirstMark ? run_folder(r, seed) + "/" + guide : guide;
   }
   bool guides(const Recipe& r) const { return config::sampler_of(r.config).cfg_scale != 1; }
-  void train(const config::Config& config, const std::string& folder);
+  bool train(const config::Config& config, const std::string& folder);
   std::string train_to(const Recipe& r, int64_t seed, size_t mark);
   void finish(size_t recipe, int64_t seed, size_t mark);
+  static checkpoint::WeightsSource expect_step(const std::string& run, int64_t step);
   LabelledImages draw(const Recipe& r, const std::string& run, const Point& point);
   void write_grid(const Recipe& r, const LabelledImages& images, bool guided) const;
 
@@ -203,7 +206,23 @@ void QualityMeterOfRecipes::load_recipes() {
       refuse("a run with a constant learning rate keeps no checkpoint of its first mark: " + r.name,
              fmt::format("sample.guide: {}", kFirstMark), "a checkpoint, or optimizer.schedule: wsd or cosine");
     if (!names.insert(r.name).second) refuse("two recipes of one name", r.name, "files of different names");
+    if (r.name == kCalibration) refuse("the bench has a folder of this name itself", r.name, "a file of another name");
     config::Config& c = r.config;
+    for (const auto& [key, start] :
+         {std::pair{"train.init_from", c.train.init_from}, {"train.branch_from", c.train.branch_from}})
+      if (!start.empty())
+        refuse(
+            "recipes are compared from random weights on: what others cost and which images they saw is not known: " +
+                r.name,
+            fmt::format("{}: {}", key, start), fmt::format("{}: \"\"", key));
+    if (!c.model.metadata.empty() && c.model.metadata_drop == 0)
+      refuse("samples are drawn without numbers, which the model would never train without: " + r.name,
+             "model.metadata_drop: 0", "model.metadata_drop above 0");
+    if (const int64_t last = bench_.first_seed + bench_.seeds - 1;
+        c.data.kind->path.empty() && (bench_.first_seed != c.train.seed || last != c.train.seed))
+      refuse("drawn images follow train.seed, so that other seeds have other images",
+             fmt::format("seeds {} to {}, train.seed {}", bench_.first_seed, last, c.train.seed),
+             "one seed, that of the config", fmt::format("--seeds 1 --first-seed {}", c.train.seed));
     if (c.data.hold_out == 0) c.data.hold_out = kHoldOut;
     c.parallel.threads = harness_.num_threads();
     c.eval.every_steps = 0, c.eval.fid_every_steps = 0;
@@ -227,7 +246,8 @@ void QualityMeterOfRecipes::load_recipes() {
   }
   for (const std::string& name : bench_.against.empty() ? std::vector{recipes_.front().name} : bench_.against) {
     const auto named = std::find_if(recipes_.begin(), recipes_.end(), [&](const Recipe& r) { return r.name == name; });
-    if (named == recipes_.end()) refuse("no recipe of this name to compare with", name, "one of the recipes");
+    if (named == recipes_.end())
+      refuse("no recipe of this name to compare with", name, fmt::format("one of {}", fmt::join(names, ", ")));
     const auto number = size_t(named - recipes_.begin());
     if (std::count(references_.begin(), references_.end(), number) > 0)
       refuse("a recipe to compare with is named twice", name, "each once");
@@ -235,7 +255,7 @@ void QualityMeterOfRecipes::load_recipes() {
   }
 }
 
-// Seeds and recipes may come to those that are there.
+// Seeds and recipes may come to those that are there. Flags are fixed by the first result, recipes by their runs.
 void QualityMeterOfRecipes::check_out() {
   setup_ = {{"minutes", bench_.minutes},
             {"samples", bench_.samples},
@@ -263,7 +283,7 @@ void QualityMeterOfRecipes::check_out() {
       refuse(bench_.out + " holds another comparison", "minutes " + setup_["minutes"].dump(), "minutes " + marks.dump(),
              "--out with a new folder, or marks that begin as those");
     for (const char* key : {"samples", "evaluations", "quick", "drawn_in"})
-      if (value_there(key) != setup_[key])
+      if (fs::exists(path("results.jsonl")) && value_there(key) != setup_[key])
         refuse(bench_.out + " holds another comparison", fmt::format("{} {}", key, setup_[key].dump()),
                fmt::format("{} {}", key, value_there(key).dump()), "--out with a new folder, or the flags of before");
     for (const char* key : {"recipes", "cpu_seconds_per_step", "trained_as"})
@@ -272,14 +292,13 @@ void QualityMeterOfRecipes::check_out() {
   for (Recipe& r : recipes_) {
     keep_runs(r);
     Json& there = setup_["recipes"][r.name];
-    if (there.is_string())
+    if (there.is_string() && setup_["cpu_seconds_per_step"].contains(r.trained_as))
       for (const config::Difference& d : config::differences(config::parse_config(there, file), r.config))
         if (d.key != "parallel.threads")  // of another machine
           refuse(fmt::format("{} holds another recipe {}", bench_.out, r.name), d.key + ": " + d.new_value, d.old_value,
                  "--out with a new folder, a file of another name, or the flags of before");
     there = config::to_yaml(r.config);
   }
-  write_setup();
 }
 
 // A recipe stays with the runs that it has, whatever recipes come to the folder or are left out.
@@ -292,7 +311,8 @@ void QualityMeterOfRecipes::keep_runs(Recipe& r) {
   if (r.trained_as != r.name) harness_.note(fmt::format("{} draws from the runs of {}", r.name, r.trained_as));
 }
 
-void QualityMeterOfRecipes::train(const config::Config& config, const std::string& folder) {
+// False if it diverged.
+bool QualityMeterOfRecipes::train(const config::Config& config, const std::string& folder) {
   fs::create_directories(folder);
   const std::string file = folder + ".yaml", output = folder + ".log";
   files::write_file_atomically(file, config::to_yaml(config));
@@ -304,7 +324,9 @@ void QualityMeterOfRecipes::train(const config::Config& config, const std::strin
                       .what = "stopped by a signal",
                       .hint = "the same command again: it goes on from " + bench_.out});
   }
-  if (child.exit_code() == kExitDone) return;
+  if (child.exit_code() == kExitDone) return true;
+  if (const auto lines = lines_of(folder + "/metrics.jsonl"); !lines.empty() && lines.back().contains("non_finite"))
+    return false;
   const std::string said = files::read_text_file(output, size_t{1} << 26);
   throw RunError({.where = "ditbench",
                   .what = fmt::format("the run in {} ended with exit code {}:\n{}", folder, child.exit_code(),
@@ -320,7 +342,7 @@ void QualityMeterOfRecipes::calibrate() {
     if (r.trained_as == r.name && !known.contains(r.name)) turns.push_back(&r);
   const Recipe& reference = recipes_.front();
   const bool has_reference = known.contains(reference.name);
-  if (!turns.empty()) fs::remove_all(path("calibration"));  // of recipes that came before, at another time
+  if (!turns.empty()) fs::remove_all(path(std::string(kCalibration)));  // of recipes that came before, at another time
   if (!turns.empty() && has_reference) turns.insert(turns.begin(), &reference);
   std::map<std::string, std::vector<double>> medians;  // of each round
   for (int round = 0; round < (bench_.quick ? 1 : kCalibrationRounds); ++round)
@@ -328,8 +350,9 @@ void QualityMeterOfRecipes::calibrate() {
       config::Config c = r->config;
       c.train.steps = bench_.quick ? 3 : kCalibrationSteps;
       c.optimizer.warmup_steps = 0;
-      const std::string folder = path(fmt::format("calibration/{}_{}", r->name, round + 1));
-      train(c, folder);
+      const std::string folder = path(fmt::format("{}/{}_{}", kCalibration, r->name, round + 1));
+      if (!train(c, folder))
+        refuse(fmt::format("a run diverges within {} steps", c.train.steps), r->name, "a lower optimizer.lr");
       std::vector<double> seconds = cpu_seconds(folder, c.train.steps);
       seconds.erase(seconds.begin(), seconds.begin() + std::ptrdiff_t(seconds.size() / 3));  // first touches of memory
       medians[r->name].push_back(quantile(seconds, 0.5));
@@ -343,7 +366,6 @@ void QualityMeterOfRecipes::calibrate() {
       has_reference && !turns.empty() ? known[reference.name].get<double>() / fastest(medians[reference.name]) : 1;
   for (const auto& [name, of_rounds] : medians)
     if (!known.contains(name)) known[name] = now * fastest(of_rounds);
-  if (!turns.empty()) write_setup();
   for (Recipe& r : recipes_) {
     r.cpu_minutes_per_step = known[r.trained_as].get<double>() / 60;
     for (size_t k = 0; k < bench_.minutes.size() && bench_.minutes[k] <= r.last_minutes; ++k) {
@@ -352,10 +374,16 @@ void QualityMeterOfRecipes::calibrate() {
                             ? 2 * int64_t(k + 1)
                             : std::max<int64_t>(least, std::llround(bench_.minutes[k] / r.cpu_minutes_per_step)));
     }
-    config::Config shortest = r.config;
-    shortest.train.steps = r.steps.front();
-    config::validate(shortest);
+    for (const int64_t steps : {r.steps.back(), r.steps.front()}) {
+      config::Config c = r.config;
+      c.train.steps = steps;
+      config::validate(c);
+      for (const std::string& warning : bench_.quick ? std::vector<std::string>() : config::warnings(c))
+        harness_.note(fmt::format("{} with {} steps: {}", r.name, steps, warning));
+      if (r.steps.size() == 1) break;
+    }
   }
+  write_setup();
 }
 
 void QualityMeterOfRecipes::read_results() {
@@ -412,34 +440,42 @@ void QualityMeterOfRecipes::make_real() {
         meter_->of_real(bench_.samples, recipes_[0].config.model.patch_size, uint64_t(bench_.first_seed + s)));
 }
 
-// Trains to a mark. Returns the folder whose checkpoint is that of the mark.
+// Trains to a mark. Returns the folder whose checkpoint is that of the mark; empty if the run diverged.
 std::string QualityMeterOfRecipes::train_to(const Recipe& r, int64_t seed, size_t mark) {
   config::Config c = r.config;
   const std::string run = run_folder(r, seed), own = fmt::format("{}/mark_{}", run, mark + 1);
   c.train.seed = seed;
   c.train.steps = r.steps[mark];
+  if (c.sample.guide == kFirstMark) c.sample.guide.clear();  // which other programs do not know
   if (c.optimizer.schedule == optim::LrSchedule::kConstant) {
-    train(c, run + "/run");
-    return run + "/run";
+    return train(c, run + "/run") ? run + "/run" : "";
   }
   if (c.optimizer.schedule == optim::LrSchedule::kWsd && c.optimizer.decay_share < 1) {
     config::Config trunk = c;
     trunk.optimizer.schedule = optim::LrSchedule::kConstant;
     trunk.train.steps = int64_t(std::floor(double(c.train.steps) * (1 - c.optimizer.decay_share)));
     if (trunk.train.steps > 0) {
-      c.train.branch_from = fs::absolute(run + "/trunk").string(), c.train.init_from.clear();
-      train(trunk, c.train.branch_from);
+      c.train.branch_from = fs::absolute(run + "/trunk").string();
+      if (!fs::exists(own)) {
+        if (!train(trunk, c.train.branch_from)) return "";
+        expect_step(c.train.branch_from, trunk.train.steps);
+      }
     }
   }
-  train(c, own);
-  return own;
+  return train(c, own) ? own : "";
+}
+
+// Where results.jsonl or a branch has been lost, a run may have passed the mark.
+checkpoint::WeightsSource QualityMeterOfRecipes::expect_step(const std::string& run, int64_t step) {
+  checkpoint::WeightsSource source = checkpoint::find_weights(run, checkpoint::Weights::kEma);
+  if (source.step != step)
+    refuse("the run has gone on beyond a mark whose result is lost: " + run, fmt::format("step {}", source.step),
+           fmt::format("step {}; without this folder the same command trains it anew", step));
+  return source;
 }
 
 LabelledImages QualityMeterOfRecipes::draw(const Recipe& r, const std::string& run, const Point& p) {
-  const checkpoint::WeightsSource source = checkpoint::find_weights(run, checkpoint::Weights::kEma);
-  if (source.step != r.steps[p.mark])  // results.jsonl has lost the line of a mark that the run has passed
-    refuse("the run has gone on beyond a mark whose result is lost: " + run, fmt::format("step {}", source.step),
-           fmt::format("step {}; without this folder the same command trains it anew", r.steps[p.mark]));
+  const checkpoint::WeightsSource source = expect_step(run, r.steps[p.mark]);
   const DType precision = r.config.train.precision;
   const auto model = checkpoint::load_model(source, precision);
   const std::string guide_path = guide_of(r, p.seed);
@@ -455,7 +491,6 @@ LabelledImages QualityMeterOfRecipes::draw(const Recipe& r, const std::string& r
       .guide_routes = p.guided ? config::guide_routes(guide_path, source.config) : nn::Routes()};
   LabelledImages images{plan::model_shape(r.config.model), {}, labels};
   images.images = eval::generate(harness_.ctx(), *model, source.config.diffusion, request);
-  eval::expect_finite(images.images, images.size(), 0, eval::kDiverged);
   if (config::learns_pixels(r.config))
     for (float& x : images.images) x = std::clamp(x, -1.0f, 1.0f);
   return images;
@@ -482,9 +517,15 @@ void QualityMeterOfRecipes::finish(size_t recipe, int64_t seed, size_t mark) {
   const std::string folder = train_to(r, seed, mark);
   const double minutes = r.minutes_of(mark);
   for (const Point& p : missing) {
-    const LabelledImages images = draw(r, folder, p);
-    if (mark + 1 == r.steps.size() && seed == bench_.first_seed) write_grid(r, images, p.guided);
-    const MeasureValues values = meter_->measure(images, r.config.model.patch_size, uint64_t(seed));
+    const LabelledImages images = folder.empty() ? LabelledImages() : draw(r, folder, p);
+    const bool finite = !folder.empty() && std::all_of(images.images.begin(), images.images.end(),
+                                                       [](float x) { return std::isfinite(x); });
+    MeasureValues values;
+    values.fill(std::numeric_limits<double>::quiet_NaN());
+    if (finite) {
+      if (mark + 1 == r.steps.size() && seed == bench_.first_seed) write_grid(r, images, p.guided);
+      values = meter_->measure(images, r.config.model.patch_size, uint64_t(seed));
+    }
     results_[p] = values;
     const Json line = {{"recipe", r.name},         {"seed", seed},           {"mark", mark},
                        {"guided", p.guided},       {"steps", r.steps[mark]}, {"cpu_minutes", minutes},
@@ -492,8 +533,9 @@ void QualityMeterOfRecipes::finish(size_t recipe, int64_t seed, size_t mark) {
     files::append_line(path("results.jsonl"), line.dump());
     for (size_t k = setup_["minutes"].size(); k <= mark; ++k)
       setup_["minutes"].push_back(bench_.minutes[k]), write_setup();
-    std::string told;
-    for (size_t m = 0; m < kMeasures.size(); ++m) told += fmt::format("  {} {:.3g}", kMeasures[m].name, values[m]);
+    std::string told = finite ? "" : "  diverged";
+    for (size_t m = 0; m < kMeasures.size() && finite; ++m)
+      told += fmt::format("  {} {:.3g}", kMeasures[m].name, values[m]);
     std::fprintf(stderr, "%s%s seed %ld, %.2f CPU minutes:%s\n", r.name.c_str(), p.guided ? " guided" : "", long(seed),
                  minutes, told.c_str());
   }
@@ -554,15 +596,26 @@ void QualityMeterOfRecipes::run() {
           harness_.add(results.comparison(i, reference, guided));
   write_pictures(results);
   harness_.note(meter_->describe(bench_.samples));
+  for (const auto& [point, values] : results_)
+    if (point.mark < recipes_[point.recipe].steps.size() && std::isnan(values[0]))
+      harness_.note(fmt::format("{}{} with seed {} diverged before {:.2f} CPU minutes, or its samples are not finite",
+                                recipes_[point.recipe].name, point.guided ? ", guided," : "", point.seed,
+                                recipes_[point.recipe].minutes_of(point.mark)));
+  const std::string intervals =
+      bench_.seeds < 2 ? "none with one seed"
+      : bench_.seeds < 6
+          ? "the least and the most of the seeds, or of their resampled means; three seeds have the true "
+            "mean between them three times out of four"
+          : "95 %, bootstrap over seeds";
   harness_.note(
-      fmt::format("{} samples per set, {} evaluations of the model for each; {} seed(s) from {} on; intervals: "
-                  "95 %, bootstrap over seeds{}",
-                  bench_.samples, bench_.evaluations, bench_.seeds, bench_.first_seed,
-                  bench_.seeds < 2 ? ", of which there are none with one seed" : ""));
+      fmt::format("{} samples per set, {} evaluations of the model for each; {} seed(s) from {} on; "
+                  "intervals: {}",
+                  bench_.samples, bench_.evaluations, bench_.seeds, bench_.first_seed, intervals));
   if (recipes_.size() > 1)
     harness_.note(
         "A / B: CPU time of B / CPU time of A until each has the value of B's last mark; not decidable: both are as "
-        "good as training images in this measure; not within its time: A was trained for less time than B");
+        "good as training images in this measure; not within its time: A was trained for less time than B; A - B: the "
+        "difference at B's only mark, seed by seed: mean, least and most");
 }
 
 }  // namespace

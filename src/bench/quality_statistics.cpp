@@ -40,7 +40,6 @@ Interval bootstrap(int64_t n, const std::function<double(const std::vector<size_
 }
 
 Interval mean_of(const std::vector<double>& values) {
-  if (values.empty()) return {};
   return bootstrap(int64_t(values.size()), [&](const std::vector<size_t>& repeats) {
     double sum = 0;
     for (const size_t i : repeats) sum += values[i];

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -68,8 +69,28 @@ std::vector<Row> QualityTable::values() const {
   return rows;
 }
 
+// Recipes have their first mark at the same time.
+Row QualityTable::difference(size_t recipe, size_t with, bool guided) const {
+  const RecipeResults &ours = recipes_[recipe], &reference = recipes_[with];
+  Row row = untimed_row(ours.name + " - " + reference.name, guided);
+  for (size_t m = 0; m < kMeasures.size(); ++m) {
+    std::vector<double> values = of_measure(ours.marks.front().values(guided), m);
+    const std::vector<double> theirs = of_measure(reference.marks.front().values(guided), m);
+    for (size_t s = 0; s < values.size(); ++s) values[s] -= theirs[s];
+    const Interval range{mean_of(values).value, *std::min_element(values.begin(), values.end()),
+                         *std::max_element(values.begin(), values.end())};
+    std::string text = "-";
+    if (!std::isnan(range.value))
+      text = values.size() == 1 ? fmt::format("{:+.3g}", range.value)
+                                : fmt::format("{:+.3g} [{:+.3g}, {:+.3g}]", range.value, range.low, range.high);
+    add_interval(row, kMeasures[m].name, text, "difference", range);
+  }
+  return row;
+}
+
 Row QualityTable::comparison(size_t recipe, size_t with, bool guided) const {
   const RecipeResults &ours = recipes_[recipe], &reference = recipes_[with];
+  if (reference.marks.size() == 1) return difference(recipe, with, guided);
   Row row = untimed_row(ours.name + " / " + reference.name, guided);
   const auto num_seeds = int64_t(real_.size());
   int64_t better = 0, worse = 0, decided = 0;
@@ -91,8 +112,12 @@ Row QualityTable::comparison(size_t recipe, size_t with, bool guided) const {
       const std::vector<CurvePoint> theirs = curve(reference, seeds);
       return crossing(theirs, theirs.back().cost) / crossing(curve(ours, seeds), theirs.back().cost);
     });
+    const auto has_none = [&](const RecipeResults& r) {
+      const std::vector<CurvePoint> points = curve(r, all);
+      return std::any_of(points.begin(), points.end(), [](const CurvePoint& at) { return std::isnan(at.cost); });
+    };
     std::string text;
-    if (std::isnan(real_cost.value)) {
+    if (std::isnan(real_cost.value) || has_none(ours) || has_none(reference)) {
       text = "-";
     } else if (is_as_real(ours) && is_as_real(reference)) {
       text = "not decidable";

@@ -33,12 +33,15 @@ class QualityTable {
   /// Means over seeds with their intervals: real images, then all recipes at their marks, first without guidance.
   std::vector<Row> values() const;
   /// CPU time of the reference / CPU time of the recipe until each has what the reference has at its last mark, in each
-  /// measure; or why there is no such time.
+  /// measure; or why there is no such time. With one mark of the reference: their differences there, seed by seed, of
+  /// which the mean, the least and the most.
   Row comparison(size_t recipe, size_t reference, bool guided) const;
   /// A panel for each measure.
   std::vector<CurvePanel> panels(bool guided) const;
 
  private:
+  Row difference(size_t recipe, size_t reference, bool guided) const;
+
   ValuesOfSeeds real_;
   std::vector<RecipeResults> recipes_;
 };

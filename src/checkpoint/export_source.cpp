@@ -99,6 +99,9 @@ std::unique_ptr<nn::Model> load_guide(const std::string& path, const config::Con
   if (!data.empty() && !config.data.path.empty() && data != config.data.path)
     log::warn("the guide was trained on {}, the model on {}: if these are different images, guidance leads astray",
               data, config.data.path);
+  else if (!data.empty() && source.config.data.hold_out < config.data.hold_out)
+    log::warn("the guide was trained with data.hold_out: {}, the model with {}: it has seen images that were held out",
+              source.config.data.hold_out, config.data.hold_out);
   return load_model(source, products);
 }
 

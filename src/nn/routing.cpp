@@ -41,9 +41,10 @@ void validate(const Routes& routes, const ModelConfig& config) {
             fmt::format("a ratio of at least {:.4g}", 1 / double(tokens)), "train.routing: off");
     require(r.remaining_tokens(tokens) > 0, fmt::format("no token of {} stays", tokens), text(r),
             fmt::format("a ratio of at most {:.4g}", 1 - 1 / double(tokens)), "ratio: 0.5");
-    require(r.from >= 0 && r.from <= r.to && r.to <= last, "the route does not lie in the model", text(r),
-            fmt::format("blocks from 0 to {}, `from` not behind `to`", last),
-            fmt::format("from: {}, to: {}", std::min<int64_t>(2, last), std::max<int64_t>(last - 3, 0)));
+    require(
+        r.from >= 0 && r.from <= r.to && r.to <= last, "the route does not lie in the model", text(r),
+        fmt::format("blocks from 0 to {}, `from` not behind `to`", last),
+        fmt::format("from: {}, to: {}", std::min<int64_t>(2, last), std::max(last - 3, std::min<int64_t>(2, last))));
     if (i == 0) continue;
     const Route& before = routes[i - 1];
     require(r.from > before.to, "routes overlap, or are not in the order of their blocks",

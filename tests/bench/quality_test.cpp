@@ -96,6 +96,43 @@ TEST_CASE("quality: a comparison tells how many times faster a recipe is, or why
   CHECK(said({0.2, 0.1}, {0.2, 0.05}) == "not decidable; 0 of 0, 0 of 0");  // both as good as real images
 }
 
+TEST_CASE("quality: with one mark of the reference a comparison tells the differences of each seed") {
+  const auto recipe = [](const std::string& name, const std::vector<double>& of_seeds) {
+    RecipeResults r{.name = name, .guides = false, .marks = {{100, 1, {}, {}}}};
+    for (const double value : of_seeds) r.marks[0].plain.emplace_back().fill(value);
+    return r;
+  };
+  const auto row_of = [&](const std::vector<double>& ours, const std::vector<double>& reference) {
+    return QualityTable(ValuesOfSeeds(ours.size()), {recipe("ours", ours), recipe("reference", reference)})
+        .comparison(0, 1, false);
+  };
+  const auto said = [](const Row& row) { return std::get<std::string>(row.details.at(0).value); };
+  const Row row = row_of({3, 5, 4}, {1, 1, 4.5});
+  CHECK(row.name == "ours - reference");
+  CHECK(said(row) == "+1.83 [-0.5, +4]");
+  CHECK(std::get<double>(row.details.at(1).value) == Approx(5.5 / 3));
+  CHECK(said(row_of({3}, {5})) == "-2");
+  CHECK(said(row_of({3, NAN}, {5, 1})) == "-");
+}
+
+TEST_CASE("quality: a recipe without a value is neither faster nor slower") {
+  const auto recipe = [](const std::string& name, const std::vector<double>& costs) {
+    RecipeResults r{.name = name, .guides = false, .marks = {}};
+    for (const double cost : costs)
+      r.marks.push_back({1, double(r.marks.size() + 1), ValuesOfSeeds(2), {}}), r.marks.back().plain[0].fill(cost),
+          r.marks.back().plain[1].fill(cost);
+    return r;
+  };
+  MeasureValues real;
+  real.fill(1);
+  for (const auto& [ours, reference] : {std::pair{NAN, 4.0}, {4.0, NAN}}) {
+    const Row row = QualityTable({real, real}, {recipe("ours", {9, ours}), recipe("reference", {9, reference})})
+                        .comparison(0, 1, false);
+    CHECK(std::get<std::string>(row.details.front().value) == "-");
+    CHECK(std::get<std::string>(row.details.back().value) == "0 of 0");
+  }
+}
+
 TEST_CASE("quality: the classifier learns two classes, and begins anew each time") {
   Team t;
   SmallClassifier classifier(t.ctx, kShape, 2);

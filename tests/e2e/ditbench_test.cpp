@@ -211,6 +211,27 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
   refused(base, recipes + Args{"--against", "jit"}, "no recipe of this name to compare with; got jit");
   write_file(scratch / "other_data.yaml", "model: {num_classes: 0}\n");
   refused(quality(scratch / "x", "1,2"), {"--recipe", scratch / "other_data.yaml"}, "recipes have other data");
+  write_file(scratch / "old.yaml", "train: {init_from: " + out + "/unguided/seed_0/run}\n");
+  refused(quality(scratch / "x", "1,2"), {"--recipe", scratch / "old.yaml"}, "compared from random weights on");
+  refused(quality(scratch / "x", "1,2"), {"--first-seed", "3"}, "--seeds 1 --first-seed 0");
+  refused(quality(scratch / "x", "1,2"), {"--precision", "bf16"}, "--set train.precision=bf16");
+  write_file(scratch / "calibration.yaml", "sample: {cfg_scale: 1}\n");
+  refused(quality(scratch / "x", "1,2"), {"--recipe", scratch / "calibration.yaml"}, "a file of another name");
+  // What was refused fixes nothing: the same folder takes another content of the recipe.
+  write_file(scratch / "late.yaml", "sample: {guide: " + out + "/nowhere}\n");
+  refused(base, recipes + Args{"--recipe", scratch / "late.yaml"}, "nowhere");
+  write_file(scratch / "late.yaml", "sample: {guide: " + out + "/unguided/seed_0/run}\n");
+  REQUIRE_EXIT(run(program("ditbench", base + tiny + recipes + Args{"--recipe", scratch / "late.yaml"})), 0);
+  // One that diverges has no values, and the others go on.
+  write_file(scratch / "wild.yaml", "optimizer: {lr: 1000, weight_decay: 1000}\n");
+  const Args wild = {"--recipe", scratch / "wild.yaml"};
+  refused(base, recipes + wild, "a run diverges within 3 steps");
+  auto setup = nlohmann::ordered_json::parse(read_file(out + "/quality.json"));
+  setup["cpu_seconds_per_step"]["wild"] = setup["cpu_seconds_per_step"]["quickstart"];  // as if it did so later
+  write_file(out + "/quality.json", setup.dump());
+  const Result with_wild = run(program("ditbench", base + tiny + recipes + wild));
+  REQUIRE_EXIT(with_wild, 0);
+  CHECK_THAT(with_wild.out, Contains("wild with seed 0 diverged before"));
   write_file(scratch / "routed.yaml", "sample: {guide: routed}\n");
   refused(quality(scratch / "x", "1,2"), {"--recipe", scratch / "routed.yaml"}, "sample.guide: routed guides away");
   write_file(scratch / "guide.yaml", "diffusion: {noise_scale: 2}\nsample: {guide: " + out + "/unguided/seed_0/run}\n");

@@ -38,17 +38,17 @@ struct QualityBench {
 /// Recipes that differ only in section `sample` share their runs, unless their learning rate is constant.
 /// data.hold_out, 0.2 unless set, keeps images from training.
 /// Rows      one for `real images`, then per guidance, recipe and mark: cpu_minutes, steps, and each measure with its
-///           95 % bootstrap interval over the seeds; then one per recipe and reference: for each measure, CPU
+///           bootstrap interval over the seeds; then one per recipe and reference: for each measure, CPU
 ///           time of the reference / CPU time of the recipe until it has the reference's value at the last mark; and
-///           in how many measures the recipe is faster and slower
+///           in how many measures the recipe is faster and slower; with one mark of the reference, the differences
 /// Files     OUT/quality.json (what is compared), OUT/results.jsonl, OUT/RECIPE/seed_N/... (runs), OUT/curves*.svg and
 ///           OUT/grid*.png (recipes side by side, first seed, the last mark of each)
 /// An interrupted bench resumes when it is started again with the same --out, also on another machine that has the
 /// folder and the data under the same paths; new seeds, recipes and later marks are added to the existing ones.
 /// Errors:   InputError for configs that cannot run, names that are there twice, a reference that is no recipe, a
-///           recipe without a mark, recipes with other data, data.vae, data.condition, an --out of another comparison,
-///           fewer evaluations than a step takes, and without ditrain beside this program; RunError for a run that
-///           fails
+///           recipe without a mark, recipes with other data or other weights to start from, drawn images with several
+///           seeds, data.vae, data.condition, an --out of another comparison, fewer evaluations than a step takes, and
+///           without ditrain beside this program; RunError for a run that fails. One that diverges has no values.
 void bench_quality(Harness& harness, const QualityBench& bench);
 
 }  // namespace ditrain::bench
