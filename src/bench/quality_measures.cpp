@@ -81,8 +81,8 @@ QualityMeter::QualityMeter(ops::Context& ctx, Setup setup) : ctx_(ctx), setup_(s
   const int64_t half = held_out.size() / 2;
   training_ = means_of(setup_.training, kNearestParts);
   held_out_half_ = means_of(part_of(held_out, 0, half), kNearestParts);
-  const Means others = means_of(part_of(held_out, half, held_out.size()), kNearestParts);
-  ratio_of_new_ = mean_nearest(others, training_) / mean_nearest(others, held_out_half_);
+  new_half_ = means_of(part_of(held_out, half, held_out.size()), kNearestParts);
+  ratio_of_new_ = nearest_ratio(new_half_);
   if (setup_.num_classes < 2) return;
   of_training_ = std::make_unique<SmallClassifier>(ctx, held_out.shape, setup_.num_classes);
   of_samples_ = std::make_unique<SmallClassifier>(ctx, held_out.shape, setup_.num_classes);
@@ -144,9 +144,8 @@ double QualityMeter::mean_nearest(const Means& samples, const Means& others) con
   return sum / double(n);
 }
 
-double QualityMeter::nearest_ratio(const LabelledImages& samples) const {
-  const Means means = means_of(samples, kNearestParts);
-  return mean_nearest(means, training_) / mean_nearest(means, held_out_half_) / ratio_of_new_;
+double QualityMeter::nearest_ratio(const Means& samples) const {
+  return mean_nearest(samples, training_) / mean_nearest(samples, held_out_half_);
 }
 
 MeasureValues QualityMeter::measure(const LabelledImages& samples, int64_t patch, uint64_t seed) {
@@ -154,7 +153,7 @@ MeasureValues QualityMeter::measure(const LabelledImages& samples, int64_t patch
   MeasureValues values;
   values.fill(kNone);
   for (size_t i = 0; i < std::size(kParts); ++i) values[i] = distance(samples, kParts[i]);
-  values[5] = nearest_ratio(samples);
+  values[5] = nearest_ratio(means_of(samples, kNearestParts)) / ratio_of_new_;
   values[6] = border_ratio(samples, patch) / border_ratio(setup_.held_out, patch);
   if (!of_samples_) return values;
   values[3] = of_training_->accuracy(samples);
@@ -174,7 +173,14 @@ MeasureValues QualityMeter::of_real(int64_t num, int64_t patch, uint64_t seed) {
   }
   MeasureValues values = measure(some, patch, seed);
   if (of_training_) values[3] = real_accuracy_;
-  values[5] = 1;
+  const int64_t d = new_half_.dimensions, of_new = int64_t(new_half_.rows.size()) / d;
+  const dataset::EpochSampler order_of_new(of_new, seed);
+  Means drawn{d, {}};
+  for (int64_t i = 0; i < of_new / 2; ++i) {
+    const auto row = new_half_.rows.begin() + order_of_new.index_at(i) * d;
+    drawn.rows.insert(drawn.rows.end(), row, row + d);
+  }
+  values[5] = nearest_ratio(drawn) / ratio_of_new_;
   return values;
 }
 

@@ -63,7 +63,8 @@ class QualityMeter {
   /// Every image has a label; `patch` is the model's. The seed is that of the classifier of the samples.
   MeasureValues measure(const LabelledImages& samples, int64_t patch, uint64_t seed);
   /// What `num` training images have in the place of samples: the value that no recipe has to beat. That of
-  /// "real -> samples" is of held-out images, as the classifier knows the others; "nearest" is 1 by its definition.
+  /// "real -> samples" is of held-out images, as the classifier knows the others; that of
+  /// "nearest" is of a random half of the held-out images that define 1.
   MeasureValues of_real(int64_t num, int64_t patch, uint64_t seed);
   /// "8x8: Frechet distance" ... for so many samples.
   std::vector<std::string> describe(int64_t num_samples) const;
@@ -76,12 +77,12 @@ class QualityMeter {
   Means means_of(const LabelledImages& images, int64_t parts) const;
   bool takes_frechet(int64_t num_samples, int64_t dimensions) const;
   double distance(const LabelledImages& samples, int64_t parts) const;
-  double nearest_ratio(const LabelledImages& samples) const;
+  double nearest_ratio(const Means& samples) const;
   double mean_nearest(const Means& samples, const Means& others) const;
 
   ops::Context& ctx_;
   const Setup setup_;
-  Means training_, held_out_half_;  // 16x16, for the nearest
+  Means training_, held_out_half_, new_half_;  // 16x16, for the nearest; the halves of held-out images
   double ratio_of_new_ = 1, real_accuracy_ = 0;
   std::unique_ptr<SmallClassifier> of_training_, of_samples_;
 };
