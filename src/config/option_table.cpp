@@ -354,7 +354,8 @@ Rows optimizer_rows() {
            "what updates the weights: adamw, or muon for the matrices of blocks and AdamW for all else"),
       number(DITRAIN_KEY(optimizer.lr), {0, 1000}, "learning rate of AdamW"),
       number(DITRAIN_KEY(optimizer.muon_lr), {1e-12, 1000},
-             "muon: learning rate of the matrices of blocks, with the schedule of optimizer.lr; about 10 times that"),
+             "muon: learning rate of the matrices of blocks, with the schedule of optimizer.lr; set with that, often "
+             "10 times as large"),
       betas(),
       number(DITRAIN_KEY(optimizer.eps), {1e-30, 1}, "added to the root of the second moment"),
       number(DITRAIN_KEY(optimizer.weight_decay), {0, 1000}, "decoupled weight decay, on every parameter"),
@@ -516,7 +517,7 @@ Rows output_rows() {
            "samples without labels",
            "a path, or routed"),
       integer(DITRAIN_KEY(eval.every_steps), {0, kMaxSteps}, "steps between validation losses; 0: none"),
-      integer(DITRAIN_KEY(eval.num_images), {1, kMaxBatch}, "number of fixed images of the validation loss"),
+      integer(DITRAIN_KEY(eval.num_images), {1, kMaxBatch}, "number of fixed training images of the validation loss"),
       integer(DITRAIN_KEY(eval.fid_every_steps), {0, kMaxSteps},
               "steps between Frechet distances of samples of the EMA weights; 0: none. The best checkpoint by it is "
               "linked as checkpoints/best"),

@@ -122,6 +122,18 @@ TEST_CASE("recipes that come along lie over the config of small pictures, and ch
   CHECK(count >= 6);
 }
 
+TEST_CASE("recipes that name a process lie over the paper's configs, which have another one") {
+  for (const char* config : {"dit_s2", "sentinel2"})
+    for (const char* recipe : {"jit", "published_dit", "published_tuned", "muon", "decay"}) {
+      INFO(config << " with " << recipe);
+      CHECK_NOTHROW(config::validate(config::load_config(configs_dir() + config + ".yaml", {"data.path=/some/where"},
+                                                         {configs_dir() + "recipes/" + recipe + ".yaml"})));
+    }
+  CHECK_NOTHROW(config::validate(config::load_config(configs_dir() + "dit_s2.yaml",
+                                                     {"data.path=/some/where", "model.name=DiT-S/4"},
+                                                     {configs_dir() + "recipes/small_pixels.yaml"})));
+}
+
 TEST_CASE("the published recipes lie over every config of pixels") {
   for (const char* config : {"cifar10", "caltech101", "photos", "quickstart", "sentinel2_small", "gaofen2_small"})
     for (const char* recipe : {"published_dit", "published_tuned"}) {
