@@ -14,33 +14,47 @@ constexpr int64_t kDepth = 256;
 // Panels of a that stay in the second-level cache: 64 x 4 x 256 doubles are 512 KiB.
 constexpr int64_t kPanels = 64;
 
+typedef double Vec2 __attribute__((vector_size(16), aligned(8)));
+typedef double Vec4 __attribute__((vector_size(32), aligned(8)));
 typedef double Vec8 __attribute__((vector_size(64), aligned(8)));
+
+// c [kRows, kCols] += sum over k of a[k, row] b[k, col], in parts of two vectors that the processor has: the compiler
+// keeps longer ones in memory.
+template <class Vec>
+[[gnu::always_inline]] inline void add_in_vectors(const double* a, const double* b, int64_t depth, double* c) {
+  constexpr int64_t kLanes = sizeof(Vec) / sizeof(double);
+  for (int64_t col = 0; col < kCols; col += 2 * kLanes) {
+    Vec sums[kRows][2];
+    for (int64_t r = 0; r < kRows; ++r)
+      for (int64_t h = 0; h < 2; ++h) std::memcpy(&sums[r][h], c + r * kCols + col + h * kLanes, sizeof(Vec));
+    for (int64_t k = 0; k < depth; ++k) {
+      Vec low, high;
+      std::memcpy(&low, b + k * kCols + col, sizeof low);
+      std::memcpy(&high, b + k * kCols + col + kLanes, sizeof high);
+#pragma GCC unroll 4
+      for (int64_t r = 0; r < kRows; ++r) {
+        sums[r][0] += a[k * kRows + r] * low;
+        sums[r][1] += a[k * kRows + r] * high;
+      }
+    }
+    for (int64_t r = 0; r < kRows; ++r)
+      for (int64_t h = 0; h < 2; ++h) std::memcpy(c + r * kCols + col + h * kLanes, &sums[r][h], sizeof(Vec));
+  }
+}
 
 // Compiled once per instruction set, chosen when the program starts; sanitizers run before that choice can.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
     !defined(__SANITIZE_THREAD__)
-#define DITRAIN_PRODUCT_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define DITRAIN_PRODUCT_CLONES
+__attribute__((target("arch=x86-64-v4"))) void add_tile(const double* a, const double* b, int64_t depth, double* c) {
+  add_in_vectors<Vec8>(a, b, depth, c);
+}
+__attribute__((target("arch=x86-64-v3"))) void add_tile(const double* a, const double* b, int64_t depth, double* c) {
+  add_in_vectors<Vec4>(a, b, depth, c);
+}
+__attribute__((target("default")))
 #endif
-
-// c [kRows, kCols] += sum over k of a[k, row] b[k, col].
-DITRAIN_PRODUCT_CLONES void add_tile(const double* a, const double* b, int64_t depth, double* c) {
-  Vec8 sums[kRows][2];
-  for (int64_t r = 0; r < kRows; ++r)
-    for (int64_t h = 0; h < 2; ++h) std::memcpy(&sums[r][h], c + r * kCols + 8 * h, sizeof(Vec8));
-  for (int64_t k = 0; k < depth; ++k, a += kRows, b += kCols) {
-    Vec8 low, high;
-    std::memcpy(&low, b, sizeof low);
-    std::memcpy(&high, b + 8, sizeof high);
-#pragma GCC unroll 4
-    for (int64_t r = 0; r < kRows; ++r) {
-      sums[r][0] += a[r] * low;
-      sums[r][1] += a[r] * high;
-    }
-  }
-  for (int64_t r = 0; r < kRows; ++r)
-    for (int64_t h = 0; h < 2; ++h) std::memcpy(c + r * kCols + 8 * h, &sums[r][h], sizeof(Vec8));
+void add_tile(const double* a, const double* b, int64_t depth, double* c) {
+  add_in_vectors<Vec2>(a, b, depth, c);
 }
 
 // One side of the products: rows of features as they are, or columns of features less their mean.
