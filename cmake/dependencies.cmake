@@ -2,7 +2,7 @@
 option(DITRAIN_BUILD_TESTS "build the tests" ON)
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
-pkg_check_modules(hwloc REQUIRED IMPORTED_TARGET hwloc)
+pkg_check_modules(hwloc REQUIRED IMPORTED_TARGET "hwloc>=2.3")
 pkg_check_modules(numa REQUIRED IMPORTED_TARGET numa)
 pkg_check_modules(uring REQUIRED IMPORTED_TARGET liburing)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
@@ -44,18 +44,18 @@ macro(ditrain_optional name target package use)
 endmacro()
 # Rasters (images/raster.hpp): ditdata make and GeoTIFF output need them, training does not.
 ditrain_optional(GDAL GDAL::GDAL libgdal-dev "rasters through GDAL" GDAL 3.4)
-# 2.x with OpenMP; find_package refuses another major version. It is measured beside our kernels (bench/peers.hpp).
-ditrain_optional(ONEDNN DNNL::dnnl libdnnl-dev "oneDNN in ditbench --peers" dnnl 2.6)
+list(APPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_LIST_DIR})
+# 2.x with OpenMP. It is measured beside our kernels (bench/peers.hpp).
+ditrain_optional(ONEDNN oneDNN::oneDNN libdnnl-dev "oneDNN in ditbench --peers" oneDNN 2.6...<3)
 if(ditrain_onednn)
   find_package(OpenMP QUIET COMPONENTS CXX)
-  if(NOT OpenMP_CXX_FOUND OR NOT DNNL_CPU_THREADING_RUNTIME STREQUAL OMP)
+  if(NOT OpenMP_CXX_FOUND OR NOT oneDNN_OPENMP)
     message(STATUS "oneDNN in ditbench --peers: no, its number of threads is set through OpenMP")
     set(ditrain_onednn "")
   endif()
 endif()
 # Clusters that ditbench scale simulates. Sanitizers cannot follow how SimGrid changes stacks, and its headers use fences
 # that ThreadSanitizer does not know.
-list(APPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_LIST_DIR})
 if(NOT DITRAIN_SANITIZE)
   ditrain_optional(SIMGRID PkgConfig::simgrid libsimgrid-dev "SimGrid in ditbench scale" SimGrid 3.32)
 endif()

@@ -4,6 +4,7 @@
 #   scripts/bench_checkpoint.sh [MODEL [BATCH [FOLDER]]]     (default DiT-B/2 8, a temporary folder; BIN=folder of the programs)
 # Needs three times the size of a checkpoint (16 bytes per parameter) in FOLDER. Ten minutes for DiT-B/2 on two cores.
 set -euo pipefail
+export LC_ALL=C  # numbers with a point
 model=${1:-DiT-B/2} batch=${2:-8}
 root=$(cd "$(dirname "$0")/.." && pwd)
 bin=${BIN:-$root/build/release/bin}

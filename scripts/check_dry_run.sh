@@ -8,6 +8,7 @@
 # The dry run is made before and after the steps: `predicted` is the mean. `measured` is the median step without the
 # first three, `fastest` the shortest; `spread` is how far the two predictions are apart.
 set -euo pipefail
+export LC_ALL=C  # numbers with a point
 cd "$(dirname "$0")/.."
 bin=${BIN:-build/release/bin} data=${DATA:-}
 rows=${ROWS:-S f32 16 9, S bf16 16 9, B f32 8 9, B bf16 8 9, XL f32 4 6, XL bf16 4 6${data:+, cifar10 f32 32 150, cifar10 bf16 32 150}}

@@ -10,6 +10,7 @@
 # Runs of OUT that have ended are not made again, so that the same command goes on, also with more seeds or variants.
 # Ranks have one thread each. Losses do not depend on the load of the machine; `CPU s` is that of the steps of all ranks.
 set -euo pipefail
+export LC_ALL=C  # numbers with a point
 [[ $# -ge 2 ]] || { sed -n '2,/^set/p' "$0" | grep '^#' >&2; exit 2; }
 data=$(realpath -- "$1") out=$(realpath -m -- "$2")
 shift 2

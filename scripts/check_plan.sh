@@ -11,10 +11,12 @@
 # proportional set size (what ranks share counts once) beyond that of a run with a tiny model, against the plan without
 # its item `program`.
 set -euo pipefail
+export LC_ALL=C  # numbers with a point
 cd "$(dirname "$0")/.."
 [[ $(id -u) -eq 0 ]] && export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 PATH=/usr/bin:$PATH
-bin=${BIN:-build/release/bin} batch=${BATCH:-16} steps=${STEPS:-9} cores=$(nproc)
+bin=${BIN:-build/release/bin} batch=${BATCH:-16} steps=${STEPS:-9} cores=$(lscpu -p=CORE | grep -v '^#' | sort -u | wc -l)
+[[ $(nproc) -ge $cores ]] || cores=$(nproc)
 program_mib=160  # kProgramBytes of plan/memory_plan.hpp
 rows=${ROWS:-1 1 16 none false, 1 1 16 selective false, 1 1 16 block false, 1 1 4 selective false, 1 2 16 none false,
   1 2 16 selective false, 1 2 4 block false, 2 1 8 none false, 2 1 8 selective false, 2 1 8 block false,

@@ -8,6 +8,7 @@
 # A link is between ranks here, so each counts as a node of one die. Columns: seconds of a step without sums; what sums
 # in memory cost without a link (as a factor, measured); predicted and real seconds with the link.
 set -euo pipefail
+export LC_ALL=C  # numbers with a point
 [[ $(id -u) -eq 0 ]] && export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 cd "$(dirname "$0")/.."
 ranks=${1:-2} bin=${BIN:-build/release/bin} batch=${BATCH:-1}

@@ -4,6 +4,7 @@
 #   ROWS="S,16,f32 B,8,bf16"      chooses model, batch and type (default: S and B, f32 and bf16)
 # Prints the median seconds of a step with each build, and the median over the rounds of new / old images per second.
 set -euo pipefail
+export LC_ALL=C  # numbers with a point
 [[ $# -eq 2 || $# -eq 3 ]] || { sed -n '2,5p' "$0"; exit 2; }
 old=$(realpath "$1")/ditbench new=$(realpath "$2")/ditbench rounds=${3:-5}
 work=$(mktemp -d)

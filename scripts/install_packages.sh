@@ -7,11 +7,15 @@ list=false
 [[ ${1:-} != --list ]] || { list=true; shift; }
 
 packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhwloc-dev libnuma-dev libstb-dev libcxxopts-dev
-          libyaml-cpp-dev liburing-dev nlohmann-json3-dev libfmt-dev libspdlog-dev zlib1g-dev libxxhash-dev libjpeg62-turbo-dev
+          libyaml-cpp-dev liburing-dev nlohmann-json3-dev libfmt-dev libspdlog-dev zlib1g-dev libxxhash-dev libjpeg-dev
           libeigen3-dev libtbb-dev
           catch2 "$@")
 ! $list || { printf '%s\n' "${packages[@]}"; exit 0; }
 
+if ! command -v dpkg-query >/dev/null; then
+  echo "this system has no Debian packages: CMake looks for the libraries (scripts/README.md)" >&2
+  exit 0
+fi
 missing=()
 for package in "${packages[@]}"; do
   # A state such as "install ok installed"; anything else counts as missing.
@@ -21,10 +25,6 @@ done
 [[ ${#missing[@]} -eq 0 ]] && exit 0
 
 echo "missing Debian packages: ${missing[*]}"
-if ! command -v apt-get >/dev/null; then
-  echo "this script knows apt-get only; please install what corresponds to them" >&2
-  exit 2
-fi
 if [[ $(id -u) -eq 0 ]]; then
   as_root=(env DEBIAN_FRONTEND=noninteractive)
 elif command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [[ -t 0 ]]; }; then

@@ -39,8 +39,10 @@ cleanup() {
 }
 trap cleanup EXIT
 
-cores=$(nproc) half=$(($(nproc) / 2))
-cpus=("0-$((half > 0 ? half - 1 : 0))" "$half-$((cores - 1))")
+allowed=$(sed -n 's/^Cpus_allowed_list:\t//p' /proc/self/status)
+read -ra ids <<<"$(for range in ${allowed//,/ }; do seq -s ' ' "${range%-*}" "${range#*-}"; done | tr '\n' ' ')"
+half=$((${#ids[@]} / 2))
+cpus=("$(IFS=, && echo "${ids[*]:0:half > 0 ? half : 1}")" "$(IFS=, && echo "${ids[*]:half}")")
 
 if ! { ip netns add "${ns[0]}" && ip netns add "${ns[1]}" &&
        ip link add card netns "${ns[0]}" type veth peer name card netns "${ns[1]}"; } 2>"$folder/why"; then

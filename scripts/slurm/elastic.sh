@@ -81,10 +81,11 @@ done
 [[ $cores_per_rank =~ ^[0-9]+$ && $pause_s =~ ^[0-9]+$ ]] || refuse "--cores-per-rank and --pause-s are whole numbers"
 program=${DITRAIN:-build/release/bin/ditrain}
 [[ -x $program ]] || refuse "there is no program $program; set DITRAIN"
+# --cpus-per-task counts hardware threads, PE and --cores-per-rank count cores.
+threads=$(LC_ALL=C lscpu | sed -n 's/^Thread(s) per core: *\([1-9][0-9]*\)$/\1/p')
+threads=${threads:-1}
 if [[ $cores_per_rank -eq 0 && -n ${SLURM_CPUS_PER_TASK:-} ]]; then
-  # --cpus-per-task counts hardware threads, PE counts cores.
-  threads=$(LC_ALL=C lscpu | sed -n 's/^Thread(s) per core: *\([1-9][0-9]*\)$/\1/p')
-  cores_per_rank=$((SLURM_CPUS_PER_TASK / ${threads:-1}))
+  cores_per_rank=$((SLURM_CPUS_PER_TASK / threads))
   [[ $cores_per_rank -gt 0 ]] || cores_per_rank=1
 fi
 if [[ -f $hosts ]]; then
@@ -155,7 +156,8 @@ launch() {
     list=$(IFS=, && echo "${names[*]}")
     # --wait: a rank that was killed ends the job 20 s later, and srun names it.
     job=(srun "--mpi=${DITRAIN_PMI:-pmix}" "--nodelist=$list" "--nodes=$count" "--ntasks=$((count * $2))"
-         "--ntasks-per-node=$2" --cpu-bind=cores "--cpus-per-task=${SLURM_CPUS_PER_TASK:-1}" --wait=20)
+         "--ntasks-per-node=$2" --wait=20)
+    [[ $cores_per_rank -eq 0 ]] || job+=(--cpu-bind=cores "--cpus-per-task=$((cores_per_rank * threads))")
   else
     list=$(printf ",%s:$2" "${names[@]}")
     job=(mpirun --host "${list#,}" -np $((count * $2)))

@@ -365,7 +365,8 @@ PlannedMachine measure_this_machine(const config::Config& config) {
   machine.threads_per_core = std::max(1, topology.pus / std::max(1, topology.cores));
   ClusterDescription& p = machine.platform;
   p.name = topology.machine;
-  p.dies_per_node = std::max(1, int(topology.allowed_domains.size()));
+  const std::set<int> domains(topology.allowed_domains.begin(), topology.allowed_domains.end());
+  p.dies_per_node = std::max(1, int(domains.size()));
   Die& die = p.die;
   die.cores = std::max(1, topology.allowed_cores / p.dies_per_node);
   const double cores = die.cores;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/platform/pages.hpp"
 
 namespace ditrain::platform {
 namespace {
@@ -144,10 +145,13 @@ MemoryLimit memory_limit(int ranks_on_node, const std::string& root, bool uses_e
   DITRAIN_CHECK(ranks_on_node >= 1, "ranks_on_node = " + std::to_string(ranks_on_node));
   const auto ram = read_kib(root + "/proc/meminfo", "MemTotal");
   if (!ram) throw RunError({.where = "memory", .what = "cannot read MemTotal from " + root + "/proc/meminfo"});
-  // Huge pages that are reserved and used by others, or that this run may not use, do not count as memory.
+  // Huge pages that are reserved and used by others, or that this run may not use, do not count as memory: Hugetlb is
+  // those of all sizes (since Linux 4.19), the numbers of pages are of the default size, and runs use pages of 2 MiB.
   const auto pages = [&](const char* key) { return read_number(root + "/proc/meminfo", key).value_or(0); };
-  const size_t huge = read_kib(root + "/proc/meminfo", "Hugepagesize").value_or(0);
-  const size_t lost = huge * (pages("HugePages_Total") - (uses_explicit ? pages("HugePages_Free") : 0));
+  const size_t size = read_kib(root + "/proc/meminfo", "Hugepagesize").value_or(0);
+  const size_t all = read_kib(root + "/proc/meminfo", "Hugetlb").value_or(size * pages("HugePages_Total"));
+  const size_t ours = uses_explicit && size == kHugePageBytes ? size * pages("HugePages_Free") : 0;
+  const size_t lost = all - std::min(all, ours);
   MemoryLimit limit{*ram - std::min(*ram, lost),
                     lost == 0 ? "physical RAM" : "physical RAM without reserved huge pages (vm.nr_hugepages)"};
   const CgroupFolders folders = cgroup_folders(root, "memory");

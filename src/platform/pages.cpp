@@ -45,7 +45,8 @@ std::string no_explicit_pages(size_t bytes, const char* whose) {
   const size_t left = free - std::min(free, reserved), lacking = std::max<size_t>(1, wanted - std::min(wanted, left));
   return "memory.pages: explicit: " + std::to_string(wanted) + " huge pages are wanted (" + whose + ") where " +
          std::to_string(left) + " are free: raise vm.nr_hugepages by " + std::to_string(lacking) +
-         " for them (as root; for these alone: sysctl vm.nr_hugepages=" + std::to_string(all + lacking) + ")";
+         " for them (as root; for these alone: echo " + std::to_string(all + lacking) + " > " + folder +
+         "nr_hugepages)";
 }
 
 std::string not_allowed(size_t bytes, const std::string& why) {
@@ -160,6 +161,9 @@ bool PageBlock::take_pages() {
   return !refusal.empty();
 }
 
+#ifndef MADV_POPULATE_WRITE  // headers before Linux 5.14
+#define MADV_POPULATE_WRITE 23
+#endif
 std::string take_explicit_pages(void* data, size_t bytes) {
   int result = 0;
   do result = madvise(data, bytes, MADV_POPULATE_WRITE);

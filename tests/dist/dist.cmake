@@ -14,7 +14,7 @@ endforeach()
 add_test(NAME "dist: a plain run needs no MPI" COMMAND test_mpi_comm all 1)
 
 # mpirun must end all ranks and pass on the exit code.
-set(mpi_run "$<SHELL_PATH:${MPIEXEC_EXECUTABLE}> -np 3 --oversubscribe $<TARGET_FILE:test_mpi_comm>")
+set(mpi_run "'${MPIEXEC_EXECUTABLE}' -np 3 --oversubscribe '$<TARGET_FILE:test_mpi_comm>'")
 add_test(NAME "dist: abort ends ranks that wait" COMMAND sh -c "${mpi_run} abort 75; test $? -eq 75")
 add_test(NAME "dist: the watchdog names a rank that does not come" COMMAND sh -c "${mpi_run} hang; test $? -eq 75")
 add_test(NAME "dist: the watchdog names a rank that stands still" COMMAND sh -c "${mpi_run} stop; test $? -eq 75")
@@ -37,11 +37,11 @@ set_tests_properties("dist: an MPI library without threads is refused" PROPERTIE
   TIMEOUT 120 PROCESSORS 2)
 
 add_test(NAME "dist: a launcher of another MPI is refused"
-         COMMAND sh -c "PMI_SIZE=2 $<TARGET_FILE:test_mpi_comm> 2>&1 | grep 'do not belong together'")
+         COMMAND sh -c "PMI_SIZE=2 '$<TARGET_FILE:test_mpi_comm>' 2>&1 | grep 'do not belong together'")
 # srun told a rank its number, but not in the words of this MPI.
 foreach(variable PMIX_RANK=0 PMI_RANK=0 PMI_SIZE=2 OMPI_COMM_WORLD_SIZE=1)
   add_test(NAME "dist: an srun that MPI does not understand is refused (${variable})"
-           COMMAND sh -c "${variable} SLURM_STEP_NUM_TASKS=2 $<TARGET_FILE:test_mpi_comm> 2>&1 | grep 'SLURM_STEP_NUM_TASKS=2 and 1 rank in Open MPI'")
+           COMMAND sh -c "${variable} SLURM_STEP_NUM_TASKS=2 '$<TARGET_FILE:test_mpi_comm>' 2>&1 | grep 'SLURM_STEP_NUM_TASKS=2 and 1 rank in Open MPI'")
   list(APPEND mpi_tests "dist: an srun that MPI does not understand is refused (${variable})")
 endforeach()
 add_test(NAME "dist: an srun that MPI does understand is not refused" COMMAND sh -c "SLURM_STEP_NUM_TASKS=3 ${mpi_run} all 3")

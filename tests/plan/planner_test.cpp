@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <set>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/config/differences.hpp"
@@ -139,4 +140,15 @@ TEST_CASE("planner: outer steps are planned, cost less on a slow network, and ar
   CHECK_THROWS_WITH(planned(config, node), Contains("[plan] dist.outer averages over nodes") && Contains("--nodes N"));
   config.dist.simulate_link = dist::LinkModel{.hosts = 2};
   CHECK_THROWS_WITH(planned(config, slow), Contains("[plan]") && Contains("--set dist.simulate_link=off"));
+}
+
+TEST_CASE("planner: a machine has as many dies as domains with cores of ours, and their cores are all of those") {
+  config::Config config = test::small_config();
+  config.parallel.threads = 1;
+  const ClusterDescription machine = measure_this_machine(config).platform;
+  const platform::Topology topology = platform::probe_topology();
+  const std::set<int> domains(topology.allowed_domains.begin(), topology.allowed_domains.end());
+  CHECK(machine.dies_per_node == int(domains.size()));
+  CHECK(machine.die.cores == topology.allowed_cores / machine.dies_per_node);
+  CHECK(machine.dies_per_node <= topology.numa_domains);
 }

@@ -105,6 +105,11 @@ TEST_CASE(
   CHECK(memory_limit(1, root.path()).bytes == 58 * kGiB);
   CHECK(memory_limit(1, root.path(), /*uses_explicit=*/false).bytes == 56 * kGiB);
   CHECK(memory_limit(1, root.path()).source == "physical RAM without reserved huge pages (vm.nr_hugepages)");
+  // Eight pages of 1 GiB, which a run cannot use, are the default; others beside them are in their sum.
+  root.write("/proc/meminfo",
+             "MemTotal:       67108864 kB\nHugePages_Total:    8\nHugePages_Free:     8\nHugepagesize:    1048576 kB\n"
+             "Hugetlb:        10485760 kB\n");
+  CHECK(memory_limit(1, root.path()).bytes == 54 * kGiB);
 }
 
 TEST_CASE("memory limit: the smallest cgroup v2 limit on the way up rules") {
