@@ -275,9 +275,10 @@ Rows data_rows() {
       word(DITRAIN_KEY(data.on_bad_file), "stop at an unreadable file, or count and skip it"),
       text(DITRAIN_KEY(data.vae),
            "autoencoder that encodes images to latents while training, as ditdata encode --vae; empty: none", "a path"),
-      number(DITRAIN_KEY(data.hold_out), kShare,
-             "share of the samples, drawn once and for all, that training does not see (ditbench quality compares with "
-             "them)"),
+      number(
+          DITRAIN_KEY(data.hold_out), kShare,
+          "share of the samples, drawn once and for all, that training does not see; the validation loss and ditbench "
+          "quality look at them"),
       boolean(DITRAIN_KEY(data.random_flip), "mirror half of the samples (folder, tiles, latents with flipped copies)"),
       word(DITRAIN_KEY(data.augment),
            "random orientation of each sample, for imagery from above (tiles, folder): flips also turns it upside "
@@ -517,7 +518,8 @@ Rows output_rows() {
            "samples without labels",
            "a path, or routed"),
       integer(DITRAIN_KEY(eval.every_steps), {0, kMaxSteps}, "steps between validation losses; 0: none"),
-      integer(DITRAIN_KEY(eval.num_images), {1, kMaxBatch}, "number of fixed training images of the validation loss"),
+      integer(DITRAIN_KEY(eval.num_images), {1, kMaxBatch},
+              "number of fixed images of the validation loss, held-out ones if data.hold_out is set"),
       integer(DITRAIN_KEY(eval.fid_every_steps), {0, kMaxSteps},
               "steps between Frechet distances of samples of the EMA weights; 0: none. The best checkpoint by it is "
               "linked as checkpoints/best"),

@@ -38,10 +38,11 @@ dataset::SampleShape shape_of_data(const config::Config& c, const eval::LatentCo
 
 }  // namespace
 
-std::unique_ptr<dataset::Dataset> open_data(const config::Config& config, const eval::LatentCodecPlan* encoder) {
+std::unique_ptr<dataset::Dataset> open_data(const config::Config& config, const eval::LatentCodecPlan* encoder,
+                                            dataset::Part part) {
   // With model.num_classes: auto labels are not held against a number.
   const int64_t classes = std::max<int64_t>(0, config.model.num_classes);
-  return dataset::open_dataset(config.data, shape_of_data(config, encoder), classes, uint64_t(config.train.seed));
+  return dataset::open_dataset(config.data, shape_of_data(config, encoder), classes, uint64_t(config.train.seed), part);
 }
 
 Inputs open_inputs(const config::Config& wanted) {
@@ -59,6 +60,7 @@ Inputs open_inputs(const config::Config& wanted) {
   dataset::settle(c.data);
   facts.data = c.data;
   inputs.data = open_data(c, facts.encoder.get());
+  if (c.data.hold_out > 0) inputs.held_out = open_data(c, facts.encoder.get(), dataset::Part::kHeldOut);
   facts.num_classes = inputs.data->num_classes();
   for (size_t i = 0; i < kNumMetadata; ++i) facts.known_numbers[i] = inputs.data->knows(i);
   facts.condition_channels = inputs.data->condition_channels();

@@ -145,13 +145,14 @@ double Evaluation::fid(eval::TrainingFid& measure, std::map<std::string, double>
 void Evaluation::validation(std::map<std::string, double>& extra) {
   const eval::WeightsFrom averaged(model.parameters(), ema);
   const auto seed = uint64_t(config.train.seed);
-  if (encoded != nullptr) encoded->prepare(ctx, eval::validation_samples(comm, data, config.eval.num_images, seed));
-  const eval::ValidationLoss loss = eval::validation_loss(
-      ctx, comm, model, config.diffusion, encoded != nullptr ? *encoded : data, config.eval.num_images, seed);
+  const int64_t n = config.eval.num_images;
+  if (encoded != nullptr) encoded->prepare(ctx, eval::validation_samples(comm, validation_data, n, seed));
+  const eval::ValidationLoss loss = eval::validation_loss(ctx, comm, model, config.diffusion,
+                                                          encoded != nullptr ? *encoded : validation_data, n, seed);
   extra["val_mse"] = loss.right_label;
   if (std::isfinite(loss.wrong_label)) extra["val_mse_wrong_label"] = loss.wrong_label;
-  log::info("validation: mse {:.5f} with the right label, {:.5f} with a wrong one ({} fixed images)", loss.right_label,
-            loss.wrong_label, config.eval.num_images);
+  log::info("validation: mse {:.5f} with the right label, {:.5f} with a wrong one ({} fixed {}images)",
+            loss.right_label, loss.wrong_label, n, config.data.hold_out > 0 ? "held-out " : "");
 }
 
 }  // namespace ditrain::train

@@ -31,12 +31,13 @@ dataset::LoaderConfig loader_config(const RunContext& run, int64_t first_step) {
 
 }  // namespace
 
-TrainLoop::TrainLoop(TrainingState& state, const dataset::Dataset& data, eval::TrainingFid* fid, StartingPoint& start,
-                     Checkpointing& checkpointing, RunReport& report)
+TrainLoop::TrainLoop(TrainingState& state, const dataset::Dataset& data, const dataset::Dataset& validation,
+                     eval::TrainingFid* fid, StartingPoint& start, Checkpointing& checkpointing, RunReport& report)
     : state_(state),
       run_(state.run),
       config_(run_.config),
       data_(data),
+      validation_(validation),
       fid_(fid),
       start_(start),
       checkpointing_(checkpointing),
@@ -124,6 +125,7 @@ bool TrainLoop::evaluate(StepMetrics& m, bool last) {
   Evaluation evaluation{config_,
                         state_.model,
                         data_,
+                        validation_,
                         run_.comm,
                         run_.ctx,
                         state_.step.whole(state_.model.parameters().ema_state()),

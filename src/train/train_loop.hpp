@@ -10,9 +10,10 @@ namespace ditrain::train {
 
 class TrainLoop {
  public:
-  /// All outlive the object. `fid` is that of eval.fid_every_steps; null without one.
-  TrainLoop(TrainingState& state, const dataset::Dataset& data, eval::TrainingFid* fid, StartingPoint& start,
-            Checkpointing& checkpointing, RunReport& report);
+  /// All outlive the object. `validation` has the images of the validation loss. `fid` is that of eval.fid_every_steps;
+  /// null without one.
+  TrainLoop(TrainingState& state, const dataset::Dataset& data, const dataset::Dataset& validation,
+            eval::TrainingFid* fid, StartingPoint& start, Checkpointing& checkpointing, RunReport& report);
 
   /// Collective: runs steps until train.steps, or a request to stop. Returns kExitDone or kExitStoppedEarly.
   /// Errors:   RunError for a loss or gradient that is not finite (train.on_non_finite: stop), and for a last
@@ -33,7 +34,7 @@ class TrainLoop {
   TrainingState& state_;
   RunContext& run_;
   const config::Config& config_;
-  const dataset::Dataset& data_;
+  const dataset::Dataset &data_, &validation_;
   eval::TrainingFid* fid_;
   StartingPoint& start_;
   Checkpointing& checkpointing_;

@@ -111,7 +111,7 @@ int run_training(const config::Config& wanted, const TrainOptions& options, dist
   report.tell_start(data, start.checkpoint());
   // Whole before the writers of checkpoints, and there until they are joined.
   const DiskWatch disk_watch(comm, settled.config.checkpoint.timeout_s, run.placement.helper_pus);
-  TrainingState state(run, data);
+  TrainingState state(run, inputs.validation());
   start.join_lock();  // ranks may see the folder late
   report.tell_fallbacks();
 
@@ -132,7 +132,7 @@ int run_training(const config::Config& wanted, const TrainOptions& options, dist
   int code = kExitDone;
   int64_t bad_files = 0;
   try {
-    TrainLoop loop(state, data, fid.get(), start, checkpointing, report);
+    TrainLoop loop(state, data, inputs.validation(), fid.get(), start, checkpointing, report);
     code = loop.run();
     bad_files = loop.bad_files();
   } catch (const std::exception& e) {

@@ -46,12 +46,12 @@ std::unique_ptr<automem::AutoMem> make_automem(RunContext& run) {
 
 }  // namespace
 
-TrainingState::TrainingState(RunContext& context, const dataset::Dataset& data)
+TrainingState::TrainingState(RunContext& context, const dataset::Dataset& validation)
     : run(context),
       gradient_memory(make_gradient_memory(run)),
       automem(make_automem(run)),
       model(run.config.model, run.groups.tensor_parallel()),
-      step(make_step(data)) {
+      step(make_step(validation)) {
   spread();
   make_saver();
   if (step.outer()) log::info_line(step.outer()->description());
@@ -62,7 +62,7 @@ TrainingState::TrainingState(RunContext& context, const dataset::Dataset& data)
   run.note(engine->binding_failure());
 }
 
-void TrainingState::load_other_models(const dataset::Dataset& data) {
+void TrainingState::load_other_models(const dataset::Dataset& validation) {
   if (const std::string& path = run.config.sample.guide; !path.empty() && config::draws_samples(run.config)) {
     guide = checkpoint::load_guide(path, run.config);
     log::info("guidance leads away from the samples of {}", guide != nullptr ? path : "the model with its routes");
@@ -77,12 +77,12 @@ void TrainingState::load_other_models(const dataset::Dataset& data) {
   }
   if (!files.encoder) return;
   encoder = load(*files.encoder, nn::AutoencoderUse::kEncode);
-  encoded = std::make_unique<eval::EncodedImages>(run.config.data, data, *encoder);
+  encoded = std::make_unique<eval::EncodedImages>(run.config.data, validation, *encoder);
 }
 
 // Other models first: what reading them takes is free again when the arenas come.
-TrainStep TrainingState::make_step(const dataset::Dataset& data) {
-  load_other_models(data);
+TrainStep TrainingState::make_step(const dataset::Dataset& validation) {
+  load_other_models(validation);
   const plan::GradientPlan& gradients = run.plan.gradients;
   autograd::ParameterStore& p = model.parameters();
   const bool moves = automem != nullptr;

@@ -14,9 +14,9 @@
 namespace ditrain::train {
 
 struct TrainingState {
-  /// Collective: allocates. `run` and `data` outlive the object.
+  /// Collective: allocates. `run` and `validation`, the images of the validation loss, outlive the object.
   /// Errors:   InputError if a tier of memory cannot be had, and for autoencoders that do not fit
-  TrainingState(RunContext& run, const dataset::Dataset& data);
+  TrainingState(RunContext& run, const dataset::Dataset& validation);
 
   /// Sets the weights of a new run: random ones, or those of train.init_from; or all that the checkpoint
   /// train.branch_from holds. Errors: InputError for a checkpoint of another model, or beyond the end of this run
@@ -37,9 +37,9 @@ struct TrainingState {
   Progress progress = {};
 
  private:
-  void load_other_models(const dataset::Dataset& data);
+  void load_other_models(const dataset::Dataset& validation);
   void branch(const std::string& path);
-  TrainStep make_step(const dataset::Dataset& data);
+  TrainStep make_step(const dataset::Dataset& validation);
   void spread();
   void make_saver();
 };

@@ -32,7 +32,11 @@ struct InputFacts {
 
 struct Inputs {
   InputFacts facts = {};
-  std::unique_ptr<dataset::Dataset> data = {};  ///< with data.vae the images to encode; may be null
+  std::unique_ptr<dataset::Dataset> data = {};      ///< with data.vae the images to encode; may be null
+  std::unique_ptr<dataset::Dataset> held_out = {};  ///< the other part of data.hold_out, if it is set; may be null
+
+  /// The samples of the validation loss: those that training does not see, if there are any.
+  const dataset::Dataset& validation() const { return held_out ? *held_out : *data; }
 };
 
 /// Opens the data, and reads the headers of the other files. If the kind needs a data.path that is not set, no data is
@@ -45,7 +49,8 @@ Inputs open_inputs(const config::Config& wanted);
 /// is set.
 /// Errors:   InputError as dataset::open_dataset, also for a missing data.path
 std::unique_ptr<dataset::Dataset> open_data(const config::Config& config,
-                                            const eval::LatentCodecPlan* encoder = nullptr);
+                                            const eval::LatentCodecPlan* encoder = nullptr,
+                                            dataset::Part part = dataset::Part::kTraining);
 
 /// How many ranks a run has.
 struct Ranks {

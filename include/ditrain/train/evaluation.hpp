@@ -18,13 +18,13 @@ namespace ditrain::train {
 struct Evaluation {
   const config::Config& config;
   nn::Model& model;
-  const dataset::Dataset& data;
+  const dataset::Dataset &data, &validation_data;
   dist::Communicator& comm;
   ops::Context& ctx;
   Tensor ema;                              ///< the EMA weights, a whole arena
   nn::Model* guide = nullptr;              ///< sample.guide; null: not set
   eval::LatentCodec* decoder = nullptr;    ///< decodes samples for the grid; null: not decoded
-  eval::EncodedImages* encoded = nullptr;  ///< latents of `data`, if the model learns those
+  eval::EncodedImages* encoded = nullptr;  ///< latents of `validation_data`, if the model learns those
 
   /// Samples sample.num_images images, classes in turn. Rank 0 writes a grid PNG to `path` (ignored elsewhere), and
   /// beside it the facts that ditsample writes (eval/sample_facts.hpp), with the training's `step`. With `compare` it
