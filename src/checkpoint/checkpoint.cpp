@@ -33,8 +33,8 @@ using autograd::ParameterStore;
 using autograd::StateLayout;
 using nlohmann::json;
 
-constexpr size_t kMaxStateBytes = size_t{64} << 20;
-constexpr int kFormat = 2;  // of state.json; 1 had no number and no checksums
+constexpr size_t kMaxStateBytes = size_t{2} << 30;  // some 40 bytes per piece: buckets x ranks x files
+constexpr int kFormat = 2;                          // of state.json; 1 had no number and no checksums
 constexpr int64_t kMaxSteps = 1'000'000'000'000, kMaxRanks = 1 << 24;
 constexpr std::string_view kNoChecksum = "0000000000000000";
 constexpr std::string_view kChecksumKey = "  \"checksum\": \"", kEnd = "\"\n}\n";
@@ -212,6 +212,12 @@ void check_ranges(const std::string& path, const CheckpointState& s) {
 
 void write_checkpoint_state(const std::string& folder, const CheckpointState& state) {
   const std::string text = to_text(state);
+  if (text.size() > kMaxStateBytes)
+    throw RunError({.where = folder + "/state.json",
+                    .what = "the checksums of the state would be too large to be read again",
+                    .got = fmt::format("{} bytes", text.size()),
+                    .expected = fmt::format("at most {}", kMaxStateBytes),
+                    .hint = "a larger dist.bucket_mib, or dist.shard_optimizer: false"});
   files::FileWriter file(folder + "/state.json");
   file.write(text.data(), text.size());
   file.finish();
@@ -306,11 +312,13 @@ namespace {
 
 using ReadState = std::function<void(const StateLayout*, const Tensor&)>;
 
-// y <- share (y + x)
+// y <- share (y + x); with memory tiers y is in parts
 void add_to(const Tensor& x, const Tensor& y, float share) {
-  const Pin<float> from(x, Access::kRead), to(y);
-  float* const sum = to;
-  for (int64_t i = 0; i < y.size(); ++i) sum[i] = share * (sum[i] + from.get()[i]);
+  for_common_parts({x, y}, [&](int64_t, const std::vector<Tensor>& parts) {
+    const Pin<float> from(parts[0], Access::kRead), to(parts[1]);
+    float* const sum = to;
+    for (int64_t i = 0; i < parts[1].size(); ++i) sum[i] = share * (sum[i] + from.get()[i]);
+  });
 }
 
 // The mean over the groups of a checkpoint, of which this run has another number.

@@ -80,40 +80,44 @@ struct CheckpointSaver::Commit {
       const dist::DiskWork work(comm);
       try {
         if (!setup.pus.empty()) platform::set_affinity_mask(setup.pus);
-        run();
+        run([&work] { work.moved(); });
       } catch (const std::exception& e) {
         problem = e.what();
       }
       done = true;
     });
   }
-  void run() {
+  void run(const files::Progress& moved) {
     for (auto& [name, file] : state.files)
       std::sort(file.pieces.begin(), file.pieces.end(),
                 [](const CheckedPiece& a, const CheckedPiece& b) { return a.offset < b.offset; });
     for (const auto& [name, file] : state.files) expect_coverage(file, name);  // ranks that left something out
     write_checkpoint_state(writer.folder(), state);
-    if (snapshot) keep_snapshot();
+    moved();
+    if (snapshot) keep_snapshot(moved);
     writer.commit();
+    moved();
     try {
-      clear_old();
+      clear_old(moved);
     } catch (const Error& e) {  // the new one is whole
       log::warn("old checkpoints stay: {}", e.what());
     }
   }
   // Before the checkpoint has its name: a run that resumes from it has the snapshot.
-  void keep_snapshot() const {
+  void keep_snapshot(const files::Progress& moved) const {
     try {
-      files::keep_files(writer.folder(), {files::kAveragesFile, "state.json"}, setup.snapshots_dir, state.step);
+      files::keep_files(writer.folder(), {files::kAveragesFile, "state.json"}, setup.snapshots_dir, state.step, moved);
     } catch (const RunError& e) {  // the checkpoint is whole, and other snapshots will do
       log::warn("no snapshot of the averages of step {}: {}", state.step, e.what());
     }
   }
-  void clear_old() const {
+  void clear_old(const files::Progress& moved) const {
     const config::CheckpointConfig& config = setup.config;
-    if (config.keep_last > 0) files::prune_checkpoints(setup.checkpoints_dir, config.keep_last, config.keep_every);
+    if (config.keep_last > 0)
+      files::prune_checkpoints(setup.checkpoints_dir, config.keep_last, config.keep_every, moved);
     if (config.keep_discarded) return;
-    for (const std::string& folder : {setup.checkpoints_dir, setup.snapshots_dir}) files::remove_discarded(folder);
+    for (const std::string& folder : {setup.checkpoints_dir, setup.snapshots_dir})
+      files::remove_discarded(folder, moved);
   }
 
   const Setup& setup;

@@ -128,13 +128,14 @@ void remove_checkpoint(const std::string& dir, const std::string& name) {
   remove_tree(deleted);
 }
 
-void copy_synced(const std::string& from, const std::string& to) {
+void copy_synced(const std::string& from, const std::string& to, const Progress& moved) {
   std::ifstream in(from, std::ios::binary);
   FileWriter out(to);
   std::vector<char> part(size_t{1} << 20);
   do {
     in.read(part.data(), std::streamsize(part.size()));
     out.write(part.data(), size_t(in.gcount()));
+    if (moved) moved();
   } while (in);
   if (!in.eof()) throw RunError({.where = from, .what = "cannot read the file"});
   out.finish();
@@ -257,7 +258,7 @@ std::optional<int64_t> best_checkpoint(const std::string& dir) {
   return step && is_complete(join(dir, checkpoint_name(*step))) ? step : std::nullopt;
 }
 
-void prune_checkpoints(const std::string& dir, int64_t keep_last, int64_t keep_every) {
+void prune_checkpoints(const std::string& dir, int64_t keep_last, int64_t keep_every, const Progress& moved) {
   DITRAIN_CHECK(keep_last >= 0 && keep_every >= 0, "negative number of checkpoints to keep");
   std::vector<int64_t> steps;
   std::optional<int64_t> latest, best;
@@ -275,6 +276,7 @@ void prune_checkpoints(const std::string& dir, int64_t keep_last, int64_t keep_e
     } catch (const RunError& error) {
       log::warn("an old checkpoint stays: {}", error.what());
     }
+    if (moved) moved();
   }
 }
 
@@ -293,7 +295,7 @@ std::vector<std::string> discard_checkpoints_after(const std::string& dir, int64
   return aside;
 }
 
-void remove_discarded(const std::string& dir) {
+void remove_discarded(const std::string& dir, const Progress& moved) {
   for (const std::string& name : names_in(dir)) {
     if (!name.starts_with(fmt::format("{}{}", kDiscarded, kStep))) continue;
     try {
@@ -301,10 +303,12 @@ void remove_discarded(const std::string& dir) {
     } catch (const RunError& error) {
       log::warn("a discarded checkpoint stays: {}", error.what());
     }
+    if (moved) moved();
   }
 }
 
-void keep_files(const std::string& from, const std::vector<std::string>& names, const std::string& dir, int64_t step) {
+void keep_files(const std::string& from, const std::vector<std::string>& names, const std::string& dir, int64_t step,
+                const Progress& moved) {
   const std::string name = checkpoint_name(step), folder = hidden(dir, kWriting, name);
   std::error_code error;
   fs::create_directories(folder, error);
@@ -313,7 +317,7 @@ void keep_files(const std::string& from, const std::vector<std::string>& names, 
     for (const std::string& file : names) {
       const std::string source = join(from, file), to = join(folder, file);
       fs::create_hard_link(source, to, error);
-      if (error) copy_synced(source, to);
+      if (error) copy_synced(source, to, moved);
     }
     fsync_directory(folder);
     if (fs::exists(join(dir, name))) remove_checkpoint(dir, name);

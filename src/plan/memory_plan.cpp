@@ -167,16 +167,20 @@ CheckpointDisk checkpoint_disk(const config::Config& config) {
           .snapshot_bytes = averages * snapshots};
 }
 
+double more_disk(const CheckpointDisk& disk, const std::string& run_folder, double share_done) {
+  const auto there = double(files::count_checkpoints(run_folder + "/checkpoints"));
+  return disk.checkpoint_bytes * std::max(1.0, disk.kept - there) + disk.snapshot_bytes * (1 - share_done);
+}
+
 std::string disk_warning(const CheckpointDisk& disk, const std::string& run_folder, double share_done) {
   const std::optional<double> free = files::free_bytes(run_folder);
-  const double there = double(files::count_checkpoints(run_folder + "/checkpoints")),
-               more = std::max(1.0, disk.kept - there),
-               needed = disk.checkpoint_bytes * more + disk.snapshot_bytes * (1 - share_done);
+  const double needed = more_disk(disk, run_folder, share_done);
   if (!free || *free >= needed) return "";
   return fmt::format(
       "disk: {} are free in {}, and checkpoints need {}{} ({} each): free space, choose another --out, or "
       "lower checkpoint.keep_last",
-      format_bytes(size_t(*free)), run_folder, format_bytes(size_t(needed)), there > 0 ? " more" : "",
+      format_bytes(size_t(*free)), run_folder, format_bytes(size_t(needed)),
+      files::count_checkpoints(run_folder + "/checkpoints") > 0 ? " more" : "",
       format_bytes(size_t(disk.checkpoint_bytes)));
 }
 

@@ -169,6 +169,7 @@ void GradientSync::exchange(StepFacts& facts) {
   // Ranks that share a replica have the same losses, but signals of their own.
   uint64_t mine = 0;
   for (size_t i = 0; i < kNumFlags; ++i) mine |= uint64_t{facts.*StepFacts::kFlags[i]} << i;
+  group_->communicator().allreduce_sum(&facts.cpu_seconds, 1);
   const uint64_t any = group_->communicator().allreduce_or(mine);
   for (size_t i = 0; i < kNumFlags; ++i) facts.*StepFacts::kFlags[i] = (any >> i & 1) != 0;
 }

@@ -67,10 +67,11 @@ int64_t discard_metrics_after(const std::string& run_folder, int64_t step) {
     (keep ? kept : discarded) += line + "\n";
     moved += keep ? 0 : 1;
   });
-  if (moved == 0) return 0;
+  // A last line without its end, after a power cut, would swallow the next one.
+  std::error_code unreadable;
+  if (moved == 0 && (kept.empty() || std::filesystem::file_size(path, unreadable) == kept.size())) return 0;
   const std::string aside = run_folder + "/metrics.discarded.jsonl";
-  if (!discarded.empty()) discarded.pop_back();
-  files::append_line(aside, discarded);
+  if (!discarded.empty()) discarded.pop_back(), files::append_line(aside, discarded);
   files::write_file_atomically(path, kept);
   return moved;
 }

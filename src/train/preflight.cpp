@@ -128,9 +128,9 @@ void check_mask(const plan::Placement& placement, dist::Communicator& comm) {
                     .what = fmt::format("{} of {} rank(s) have one core each", starved, comm.world_size()),
                     .got = fmt::format("{} of the {} cores of {} for {} rank(s)", cores, placement.topology.cores,
                                        comm.host(comm.rank()), comm.local_size()),
-                    .expected = fmt::format("about {} cores per rank", std::max(1, wanted)),
-                    .hint = fmt::format("mpirun --map-by slot:PE={} --bind-to core, or srun --cpus-per-task={}",
-                                        std::max(1, wanted), std::max(1, wanted))});
+                    .expected = fmt::format("about {} cores per rank", wanted),
+                    .hint = fmt::format("mpirun --map-by slot:PE={} --bind-to core, or srun --cpus-per-task={}", wanted,
+                                        wanted * std::max(1, placement.topology.pus / placement.topology.cores))});
 }
 
 std::string table_of(const std::vector<NodeFacts>& nodes) {
@@ -217,7 +217,7 @@ PreflightVerdict find_problems(const std::vector<NodeFacts>& nodes, double neede
           fmt::format("the clock of {} is {:+.1f} s from that of {}: dates of files and logs will "
                       "mislead; let chrony or ntpd set it",
                       node.host, node.clock_s, nodes.front().host));
-    if (node.free_disk_gib < needed_gib)
+    if (node.free_disk_gib > 0 && node.free_disk_gib < needed_gib)
       verdict.problems.push_back(
           fmt::format("{} has {:.1f} GiB free where the run folder will be; checkpoints take {:.1f} "
                       "GiB: another --out, or a smaller checkpoint.keep_last",
@@ -256,7 +256,7 @@ bool run_preflight(const config::Config& config, const std::string& out, dist::C
   check_mask(placement, comm);
   config::Config of_run = config;  // with dist.outer every node writes a state of its own
   if (config.dist.outer) of_run = plan::settle(config, {}, plan::ranks_of(comm)).config;
-  const double needed_gib = plan::checkpoint_disk(of_run).most_bytes() / 0x1p30;
+  const double needed_gib = plan::more_disk(plan::checkpoint_disk(of_run), out, 0) / 0x1p30;
   parallel::Team team(placement.team());
   ops::Context ctx(team);
   const bool bf16 = config.train.precision == DType::kBF16 && kernels::measure_fma_peak(DType::kBF16, 1e-4) > 0;
@@ -267,7 +267,8 @@ bool run_preflight(const config::Config& config, const std::string& out, dist::C
   const dist::ClockOffset clock = dist::measure_clock_offset(
       comm, [] { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); });
   mine.clock_s = clock.offset_s, mine.latency_us = clock.error_s * 1e6;
-  mine.free_memory_gib = free_memory_gib(placement), mine.free_disk_gib = files::free_bytes(out).value_or(0) / 0x1p30;
+  mine.free_memory_gib = free_memory_gib(placement);
+  if (const auto free = files::free_bytes(out)) mine.free_disk_gib = std::max(*free, 1.0) / 0x1p30;
   const std::vector<NodeFacts> nodes = gather_nodes(comm, mine);
   double good = 1;
   if (comm.rank() == 0) {

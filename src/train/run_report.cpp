@@ -175,6 +175,7 @@ void RunReport::tell_step(StepMetrics& m, bool last) {
   hidden_s_ += m.allreduce_hidden_s;
   if ((automem == nullptr || automem->is_settled() || last) && !std::exchange(told_pages_, true)) tell_pages();
   if (!run_.leader()) return;
+  const dist::DiskWork work(run_.comm);  // files of the run folder; a terminal may stand still, too
   folder_->append_metrics(m);
   const double left = recent_step_s_ * double(run_.config.train.steps - m.step);
   live_->step(m.step, left);
@@ -305,8 +306,12 @@ void RunReport::write_trace() {
   if (!run_.options.trace) return;
   trace_.add_phases(off_step.spans);
   const std::string path = run_.options.trace->empty() ? run_.options.out + "/trace.json" : *run_.options.trace;
-  trace_.write(path, run_.comm);
-  log::info("trace: {}", path);
+  try {
+    trace_.write(path, run_.comm);
+    log::info("trace: {}", path);
+  } catch (const RunError& e) {  // rank 0, when the others have nothing more to send; the run itself is whole
+    log::warn("the trace is not written: {}", e.what());
+  }
 }
 
 }  // namespace ditrain::train

@@ -13,6 +13,7 @@
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/files/checkpoint_folder.hpp"
 #include "ditrain/files/files.hpp"
+#include "ditrain/report/run_files.hpp"
 
 namespace ditrain::train {
 namespace {
@@ -36,13 +37,13 @@ StartingPoint::StartingPoint(RunContext& run) : run_(run) {
 
 void StartingPoint::open_folder() {
   const TrainOptions& options = run_.options;
-  if (!options.resume_from.empty()) candidates_ = {checkpoint::find_checkpoint(options.resume_from)};
   files::make_output_folder(options.out);
   lock_.emplace(options.out, options.resume_auto ? kPatience_s : 0);
   run_.note(lock_->note());
   if (options.resumes())
     for (const std::string& folder : {run_.checkpoints(), checkpoint::snapshots_of(options.out)})
       files::remove_stale_temporaries(folder);
+  if (!options.resume_from.empty()) candidates_ = {checkpoint::find_checkpoint(options.resume_from)};
   if (options.resume_auto) candidates_ = files::checkpoints_to_resume(run_.checkpoints());
   next_candidate();
   if (!checkpoint_.empty() && holds_run(options.out) && run_of(checkpoint_) != fs::weakly_canonical(options.out))
@@ -64,9 +65,13 @@ void StartingPoint::next_candidate() {
   for (checkpoint_.clear(); checkpoint_.empty() && !candidates_.empty();) {
     const std::string folder = candidates_.front();
     checkpoint::CheckpointState state;
-    const std::string missing = files::missing_file(folder);
-    const std::string damage = missing.empty() ? damage_of([&] { state = checkpoint::read_checkpoint_state(folder); })
-                                               : missing + " is missing";
+    std::string missing = files::missing_file(folder), damage;
+    if (missing.empty()) damage = damage_of([&] { state = checkpoint::read_checkpoint_state(folder); });
+    for (const auto& [name, file] : state.files)
+      if (std::error_code unreadable;
+          missing.empty() && fs::status(folder + "/" + name, unreadable).type() == fs::file_type::not_found)
+        missing = name;
+    if (!missing.empty()) damage = missing + " is missing";
     if (!damage.empty()) {
       skip_damaged_checkpoint(folder, damage);
       continue;
@@ -128,6 +133,9 @@ void StartingPoint::begin(int64_t step, const std::string& topology) {
               run_.config.checkpoint.keep_discarded ? "it stays (checkpoint.keep_discarded)"
                                                     : "it goes when the next one is whole");
   files::discard_checkpoints_after(checkpoint::snapshots_of(run_.options.out), step);
+  for (const auto& [grid_step, path] : report::sample_grids(run_.options.out))
+    if (const fs::path grid = path; grid_step > step)
+      fs::rename(grid, grid.parent_path() / ("discarded_" + grid.filename().string()));
   const int64_t lines = discard_metrics_after(run_.options.out, step);
   if (lines > 0) log::info("{} line(s) after step {} moved to metrics.discarded.jsonl", lines, step);
 }

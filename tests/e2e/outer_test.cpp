@@ -49,9 +49,13 @@ TEST_CASE("outer steps: bytes travel at outer steps only, and a resumed run has 
   REQUIRE(steps_are_complete(all, 16));
   CHECK(all[13].at("allreduce_bytes") > 0);
   CHECK(all[15].at("allreduce_bytes") == 2 * all[13].at("allreduce_bytes").get<double>());
-  // Other groups begin with the mean of the moments.
+  // Other groups begin with the mean of the moments, also where these move between tiers.
+  const std::string moving = scratch / "moving";
+  fs::copy(pairs, moving, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
   const Args four_hosts = sets({"dist.simulate_link={gbit_s: 1000, latency_us: 1, hosts: 4}"});
   REQUIRE_EXIT(run(outer_run(4, pairs, 20, outer, four_hosts + Args{"--resume", "auto"})), 0);
+  REQUIRE_EXIT(run(outer_run(4, moving, 20, outer, four_hosts + tiers + Args{"--resume", "auto"})), 0);
+  CHECK(different_files(checkpoint_of(moving, 20), checkpoint_of(pairs, 20)).empty());
 
   const Result other = run(outer_run(2, pairs, 24, "{every: 2, overlap: " + overlap + "}", {"--resume", "auto"}));
   REQUIRE_EXIT(other, 2);

@@ -22,6 +22,9 @@ TEST_CASE("metrics of a step are found again, and lines after a step are moved a
   CHECK(discard_metrics_after(folder.path(), 1) == 3);
   CHECK(get_file(folder / "metrics.jsonl") == "{\"step\":1,\"fid\":9.5}\n");
   CHECK(get_file(folder / "metrics.discarded.jsonl") == "{\"step\":2}\nhalf a li\n{\"step\":3,\"fid\":7}\n");
+  put_file(folder / "metrics.jsonl", "{\"step\":1,\"fid\":9.5}");  // the next line begins behind its end
+  CHECK(discard_metrics_after(folder.path(), 1) == 0);
+  CHECK(get_file(folder / "metrics.jsonl") == "{\"step\":1,\"fid\":9.5}\n");
 }
 
 TEST_CASE("metrics that cannot be read now are an error, not missing ones") {

@@ -11,6 +11,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -65,11 +66,14 @@ std::vector<std::string> checkpoints_to_resume(const std::string& dir);
 /// nullopt if none is complete.
 std::optional<std::string> latest_checkpoint(const std::string& dir);
 
+/// Called when a part of a long operation has ended.
+using Progress = std::function<void()>;
+
 /// Removes checkpoints except: the `keep_last` of the highest steps, steps divisible by `keep_every` (0: no such rule),
 /// and always the newest and those that `latest` and `best` name. A removal that is killed half way leaves no half
 /// checkpoint.
 /// Errors:   none for what cannot be removed: it stays, with a warning in the log. LogicFault for negative numbers
-void prune_checkpoints(const std::string& dir, int64_t keep_last, int64_t keep_every);
+void prune_checkpoints(const std::string& dir, int64_t keep_last, int64_t keep_every, const Progress& moved = {});
 
 /// Makes the symlink `best` name the complete checkpoint of this step.
 /// Errors:   RunError
@@ -81,12 +85,13 @@ std::optional<int64_t> best_checkpoint(const std::string& dir);
 /// Errors:   RunError
 std::vector<std::string> discard_checkpoints_after(const std::string& dir, int64_t step);
 /// Removes what discard_checkpoints_after moved aside. What cannot be removed stays, with a warning in the log.
-void remove_discarded(const std::string& dir);
+void remove_discarded(const std::string& dir, const Progress& moved = {});
 
 /// Keeps files of a checkpoint in DIR/step_..., also after the checkpoint is removed: as hard links, or as copies if
 /// the file system has no hard links. `from` has the files, synced. Files of that step in DIR are replaced.
 /// Errors:   RunError
-void keep_files(const std::string& from, const std::vector<std::string>& names, const std::string& dir, int64_t step);
+void keep_files(const std::string& from, const std::vector<std::string>& names, const std::string& dir, int64_t step,
+                const Progress& moved = {});
 /// Steps of all folders in DIR, increasing; empty if it does not exist.
 std::vector<int64_t> list_kept(const std::string& dir);
 

@@ -53,12 +53,13 @@ struct CheckpointDisk {
   double checkpoint_bytes = 0;  ///< of one checkpoint
   double kept = 0;              ///< most checkpoints at a time, including the one being written
   double snapshot_bytes = 0;    ///< of all snapshots of power averages at the end of the run
-  double most_bytes() const { return checkpoint_bytes * kept + snapshot_bytes; }
 };
 /// model.num_classes: auto counts as kAssumedClasses.
 CheckpointDisk checkpoint_disk(const config::Config& config);
+/// Bytes that the checkpoints and snapshots take which a run folder still gets after `share_done` of its steps.
+double more_disk(const CheckpointDisk& disk, const std::string& run_folder, double share_done);
 /// What to tell a user if the disk of a run folder is too small for the checkpoints and snapshots that it still gets
-/// after `share_done` of its steps; empty if it is not.
+/// (more_disk); empty if it is not.
 std::string disk_warning(const CheckpointDisk& disk, const std::string& run_folder, double share_done);
 
 }  // namespace ditrain::plan

@@ -23,7 +23,7 @@ struct NodeFacts {
   double latency_us = 0;       ///< of a message from the first node; 0 on the first node
   double clock_s = 0;          ///< time of day minus that of the first node
   double free_memory_gib = 0;  ///< unused memory and cached files that can be dropped; 0: unknown
-  double free_disk_gib = 0;    ///< where the run folder will be
+  double free_disk_gib = 0;    ///< where the run folder will be; 0: unknown
 };
 
 /// The node with which a node exchanges messages in a round of link measurements; -1: none. Nodes pair with the next
