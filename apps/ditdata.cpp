@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <map>
 
 #include "ditrain/base/clock.hpp"
@@ -35,6 +36,7 @@ namespace {
 
 using namespace ditrain;
 
+constexpr double kGreatestFloat = std::numeric_limits<float>::max();
 const std::vector<std::string> kCommands = {"make", "encode", "stats", "inspect"};
 
 config::CommandLine make_command_line() {
@@ -294,7 +296,7 @@ int make(const config::CommandLine& line) {
   scenes::SceneRequest request{.from = from, .bands = names_of(line, "bands"), .names = names_of(line, "names")};
   if (line.has("resolution")) request.resolution = line.get_double("resolution", 1e-9, 1e9);
   request.labels = !line.has("no-labels");
-  if (line.has("nodata")) request.nodata = line.get_double("nodata", -1e30, 1e30);
+  if (line.has("nodata")) request.nodata = line.get_double("nodata", -kGreatestFloat, kGreatestFloat);
   request.scale = line.get_double("scale", -1e30, 1e30), request.offset = line.get_double("offset", -1e30, 1e30);
   if (request.scale == 0) throw InputError({.where = "command line", .what = "--scale 0 makes every number the same"});
   scenes::TileJob job{.scenes = scenes::find_scenes(request),

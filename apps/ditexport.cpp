@@ -65,6 +65,10 @@ int run(int argc, char** argv) {
   const std::string out = required(line, "out");
   const auto dtype = line.get_word<DType>("dtype");
   const std::string path = required(line, "checkpoint");
+  if (line.has("ema-width") && line.has("weights"))
+    throw InputError({.where = "command line",
+                      .what = "--ema-width makes an average of its own, which --weights does not choose",
+                      .hint = "one of the two"});
   std::optional<checkpoint::Snapshots> snapshots;
   if (line.has("ema-width")) snapshots = checkpoint::find_snapshots(path);
   const checkpoint::WeightsSource source =

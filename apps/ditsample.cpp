@@ -429,6 +429,13 @@ void log_job(const Job& job, const checkpoint::WeightsSource& source, const diff
             job.sampler.spacing.text(), job.sampler.cfg_scale,
             job.sampler.cfg_channels < 0 ? "all" : std::to_string(job.sampler.cfg_channels),
             interval.contains(0) && interval.contains(1) ? "" : " within " + interval.text(), job.seed);
+  const diffusion::Sampler& sampler = diffusion::sampler_of(job.sampler, process);
+  if (process.kind().name == "ddpm" && sampler.name != "dpm++" &&
+      diffusion::space_timesteps(source.config.diffusion.num_steps, job.sampler.spacing) == std::vector<int64_t>{0})
+    log::warn(
+        "the only step of {} is that of the least noise, which gives back the noise that it starts from; "
+        "--sampler dpm++ --steps 1 predicts from noise",
+        sampler.name);
   if (!job.guide.empty())
     log::info("guidance leads away from the samples of {}",
               job.guide == config::kRoutedGuide ? "the model with its routes" : job.guide);

@@ -284,10 +284,28 @@ std::string idle_tier_key(const MemoryConfig& m) {
                                 : "";
 }
 
+/// A key of `data` that is set although the kind of data does not read it; "" if no such key is set.
+std::string idle_data_key(const dataset::Config& d) {
+  const dataset::DataKind& kind = *d.kind;
+  const bool latents = !kind.pixels;
+  const std::pair<const char*, bool> keys[] = {
+      {"data.bands", !kind.of_bands && !latents && !d.bands.empty()},
+      {"data.scaling", !kind.of_bands && !latents && d.scaling.from != dataset::ScalingFrom::kAuto},
+      {"data.scale_low", !kind.of_bands && !latents && !d.scale_low.empty()},
+      {"data.scale_high", !kind.of_bands && !latents && !d.scale_high.empty()},
+      {"data.latent_scale", !latents && d.latent_scale.has_value()},
+      {"data.exif_orientation", std::string(kind.name) != "folder" && d.exif_orientation}};
+  for (const auto& [key, idle] : keys)
+    if (idle) return key;
+  return "";
+}
+
 }  // namespace
 
 std::vector<std::string> warnings(const Config& c) {
   std::vector<std::string> lines;
+  if (const std::string key = idle_data_key(c.data); !key.empty())
+    lines.push_back(fmt::format("{} has no effect with data.kind: {}", key, c.data.kind->name));
   if (const std::string key = idle_tier_key(c.memory); !key.empty())
     lines.push_back(key + " has no effect: nothing moves between memory tiers (memory.automem: off)");
   constexpr double kMuch = 0.1;

@@ -7,6 +7,7 @@
 #include <regex>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
 
 namespace ditrain::dataset {
 namespace fs = std::filesystem;
@@ -40,6 +41,14 @@ Listing list_folder(const std::string& path, const std::string& hint) {
   std::sort(listing.folders.begin(), listing.folders.end());
   std::sort(listing.files.begin(), listing.files.end());
   return listing;
+}
+
+bool VisitedFolders::enter(const std::string& path) {
+  std::error_code unreadable;  // list_folder tells why
+  const fs::path real = fs::canonical(path, unreadable);
+  if (unreadable || visited_.insert(real.string()).second) return true;
+  log::warn("{} is left out: it is a link to {}, which is read already", path, real.string());
+  return false;
 }
 
 std::string describe(const Listing& listing) {

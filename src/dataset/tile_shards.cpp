@@ -16,6 +16,7 @@
 #include "ditrain/dataset/config.hpp"
 #include "ditrain/dataset/file_list.hpp"
 #include "ditrain/files/json_problem.hpp"
+#include "ditrain/files/json_text.hpp"
 
 namespace ditrain::dataset {
 namespace {
@@ -29,7 +30,7 @@ json list_of(const weights::SafetensorsFile& file, const char* key, size_t entri
   const auto found = file.metadata().find(key);
   if (found == file.metadata().end()) return json();
   try {
-    json list = json::parse(found->second);
+    json list = files::parse_json(found->second);
     if (!list.is_array() || (entries > 0 && list.size() != entries))
       refuse(file.path(), fmt::format("metadata `{}` does not go with `images`", key),
              fmt::format("{} entries", list.size()), entries == 0 ? "a list" : fmt::format("a list of {}", entries));
@@ -117,6 +118,7 @@ TileShard open_shard(const std::string& path, int64_t first) {
   if (!s.file.contains("labels")) return s;
   check_shape(s.file, "labels", {s.count});
   s.labels = weights::to_i64(s.file.tensor("labels"));
+  if (std::all_of(s.labels.begin(), s.labels.end(), [](int64_t label) { return label == -1; })) s.labels.clear();
   const int64_t most = s.classes.empty() ? kMaxClasses : int64_t(s.classes.size());
   for (const int64_t label : s.labels)
     if (label < 0 || label >= most)

@@ -13,6 +13,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/files/files.hpp"
 #include "ditrain/files/json_problem.hpp"
+#include "ditrain/files/json_text.hpp"
 
 namespace ditrain::dataset {
 namespace {
@@ -190,7 +191,7 @@ void write_statistics(const std::string& path, const TileStatistics& all) {
 TileStatistics read_statistics(const std::string& path) {
   const std::string text = files::read_text_file(path, kMaxJsonBytes);
   try {
-    const auto in = nlohmann::json::parse(text);
+    const auto in = files::parse_json(text);
     TileStatistics all;
     all.tiles = in.at("tiles");
     if (!find_word(in.at("type").get<std::string>(), all.type))

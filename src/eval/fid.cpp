@@ -283,8 +283,8 @@ EvaluationBytes evaluation_bytes(const FidRequest& request, int world_size, int 
   return all;
 }
 
-FeatureStatistics reference_statistics(parallel::Team& team, dist::Communicator& comm, const std::string& path,
-                                       const FeatureSettings& features, std::string& description) {
+Reference read_reference(parallel::Team& team, dist::Communicator& comm, const std::string& path,
+                         const FeatureSettings& features) {
   const FidRequest request{.real = path, .generated = "", .features = features};
   Side side = open_side(false, path, request);
   if (side.statistics && !side.made && comm.rank() == 0) log::warn("{}", says_nothing(side));
@@ -299,9 +299,9 @@ FeatureStatistics reference_statistics(parallel::Team& team, dist::Communicator&
                fmt::format("images as eval.reference, or statistics of ditfid --features {}{}", own.features,
                            own.preset.empty() ? "" : " --preset " + own.preset));
   add_features(team, comm, request, side);
-  description = side.description;
-  if (side.statistics || comm.rank() != 0) return side.statistics.value_or(FeatureStatistics());
-  return statistics_of(team, side.features->values, side.features->d);
+  if (side.statistics) return {*side.statistics, side.description, side.made ? side.made->input : ""};
+  if (comm.rank() != 0) return {};
+  return {statistics_of(team, side.features->values, side.features->d), side.description, side.features->description};
 }
 
 }  // namespace ditrain::eval

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -124,6 +125,12 @@ void add_features(parallel::Team& team, dist::Communicator& comm, const FidReque
   settings.logits = side.is_generated && wants(request, FidMetric::kInceptionScore);
   side.features = features_of(team, comm, *side.set, settings);
   if (comm.rank() != 0) return;
+  const std::vector<float>& values = side.features->values;
+  const auto bad = std::find_if(values.begin(), values.end(), [](float x) { return !std::isfinite(x); });
+  if (bad != values.end())
+    throw InputError({.where = side.path,
+                      .what = fmt::format("image {} has features that are not finite, as it has pixels that are not",
+                                          (bad - values.begin()) / side.features->d)});
   if (!side.bands.empty()) side.features->description += ", bands " + side.bands;
   side.description += (side.description.empty() ? "" : " and ") + side.set->describe();
   side.sha256 = side.set->sha256();

@@ -16,6 +16,7 @@
 #include "ditrain/eval/sample_facts.hpp"
 #include "ditrain/files/files.hpp"
 #include "ditrain/files/json_problem.hpp"
+#include "ditrain/files/json_text.hpp"
 #include "ditrain/files/sha256.hpp"
 #include "ditrain/parallel/jobs.hpp"
 #include "ditrain/weights/npz_file.hpp"
@@ -50,7 +51,7 @@ std::string read_facts(const std::string& samples) {
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return "";
   try {
-    return nlohmann::ordered_json::parse(files::read_text_file(path, 1 << 20)).dump();
+    return files::parse_json<nlohmann::ordered_json>(files::read_text_file(path, 1 << 20)).dump();
   } catch (const nlohmann::json::exception& e) {
     throw InputError({.where = path, .what = files::json_problem(e)});
   }

@@ -105,6 +105,12 @@ class SampleWriter::Impl {
         picture_width_(picture.width_of(output.width)),
         comm_(comm),
         raw_(!output.is_picture() || output.scaling) {
+    if (!files.geotiff && picture_width_ > images::kMaxImagePixels / output.height)
+      throw InputError({.where = "samples",
+                        .what = "samples are too large for PNG pictures",
+                        .got = fmt::format("{} x {} pixels", picture_width_, output.height),
+                        .expected = fmt::format("at most {} pixels", images::kMaxImagePixels),
+                        .hint = "--format tif, if they are tiles"});
     if (comm.rank() != 0) return;
     if (raw_) file_.emplace(files, output, labels);
     if (files.npz.empty()) return;
@@ -129,12 +135,11 @@ class SampleWriter::Impl {
 
   void finish() {
     if (comm_.rank() != 0) return;
-    if (npz_) npz_->finish(), pending_npz_->commit();
-    if (!files_.grid.empty()) {
-      const auto columns = int64_t(std::ceil(std::sqrt(double(grid_.size()))));
-      images::write_png(files_.grid, images::make_grid(grid_, columns, kGridPad));
-    }
     if (file_) file_->finish();
+    if (npz_) npz_->finish(), pending_npz_->commit();
+    if (files_.grid.empty()) return;
+    const auto columns = int64_t(std::ceil(std::sqrt(double(grid_.size()))));
+    images::write_png(files_.grid, images::make_grid(grid_, columns, kGridPad));
   }
 
  private:

@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <numbers>
 #include <optional>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
 #include "ditrain/dataset/band_scaling.hpp"
+#include "ditrain/dataset/tile_shards.hpp"
 #include "ditrain/ops/random.hpp"
 #include "model_pass.hpp"
 
@@ -21,6 +23,20 @@ std::vector<int> bands_of(const images::RasterInfo& info, const dataset::Config&
   std::vector<std::string> have;
   for (const images::RasterBand& band : info.bands) have.push_back(band.name);
   return dataset::find_bands(have, dataset::condition_of(data).bands, info.path);
+}
+
+// The numbers that stand for missing pixels in the tiles that the model learnt from (ditdata make --nodata), if those
+// are there: a raster may not state its own.
+std::vector<std::optional<double>> declared_nodata(const dataset::ConditionBands& condition,
+                                                   const dataset::Config& data) {
+  std::vector<std::optional<double>> all(condition.bands.size());
+  const std::string& path = condition.path.empty() ? data.path : condition.path;
+  std::error_code unreadable;
+  if (!std::filesystem::exists(path, unreadable)) return all;
+  const dataset::TileShards tiles(path);
+  const std::vector<int> numbers = dataset::find_bands(tiles.band_names(), condition.bands, path);
+  for (size_t c = 0; c < all.size(); ++c) all[c] = tiles.bands()[size_t(numbers[c])].nodata;
+  return all;
 }
 
 // Where tiles begin along a side of the scene. Their distance is a pixel less than half a tile: so borders of patches,
@@ -145,12 +161,14 @@ ConditionScene read_condition(const std::string& path, const dataset::Config& da
   ConditionScene scene{info};
   const std::vector<uint8_t> mask = raster.read_mask(all);
   std::vector<uint8_t> has_data(size_t(pixels), 1);
+  const std::vector<std::optional<double>> declared = declared_nodata(condition, data);
   size_t c = 0;
   for (const int band : bands_of(info, data)) {
     const std::vector<std::byte> bytes = raster.read({{band}, all});
     std::vector<double> numbers(static_cast<size_t>(pixels));
     images::to_f64(info.type, bytes.data(), pixels, numbers.data());
-    const dataset::TileBand facts{.name = "", .nodata = info.bands[size_t(band)].nodata};
+    const auto& own = info.bands[size_t(band)].nodata;
+    const dataset::TileBand facts{.name = "", .nodata = own || info.has_mask ? own : declared[c]};
     const dataset::RangeScale scale(data.condition_low[c], data.condition_high[c]);
     std::vector<float> plane(static_cast<size_t>(pixels));
     for (int64_t p = 0; p < pixels; ++p) {

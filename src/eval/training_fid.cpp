@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
@@ -87,7 +89,9 @@ TrainingFid::TrainingFid(const Setup& setup, const dataset::Dataset& data, paral
     : settings_(setup.features), shape_(setup.samples), team_(team), comm_(comm) {
   load_network(settings_);
   if (!setup.reference.empty()) {
-    reference_ = reference_statistics(team, comm, setup.reference, settings_, description_);
+    Reference reference = read_reference(team, comm, setup.reference, settings_);
+    reference_ = std::move(reference.statistics), description_ = std::move(reference.description);
+    if (comm.rank() == 0 && settings_.kind == FeatureKind::kPixels) expect_pixels(setup.reference, reference.input);
   } else {
     const int64_t n = std::min(data.size(), setup.most_of_data);
     ImagesOfData images(data, parallel::partition(n, comm.rank(), comm.world_size()), n);
@@ -104,6 +108,29 @@ TrainingFid::TrainingFid(const Setup& setup, const dataset::Dataset& data, paral
                       .hint = "images of the size of the samples, or statistics made with the same features"});
 }
 
+// Features of pixels have no names: those of other sizes or numbers may be as many.
+void TrainingFid::expect_pixels(const std::string& where, const std::string& input) const {
+  const std::vector<float> black(size_t(shape_.elements()), -1.0f);
+  Samples samples(black, shape_);
+  const auto size_of = [](const std::string& description) {
+    return description.substr(0, description.find(", divided by"));
+  };
+  const std::string expected = size_of(features_of(team_, samples, settings_).description);
+  if (!input.empty() && size_of(input) != expected)
+    throw InputError({.where = "eval.reference",
+                      .what = "the reference has other pixels than the samples",
+                      .got = size_of(input) + " in " + where,
+                      .expected = expected});
+  // Colours of pictures are from 0 to 1, bands from -1 to 1, latents about so; resizing overshoots a little.
+  const double from = samples.image(0).is_u8 ? -0.0625 : -16, to = samples.image(0).is_u8 ? 1.0625 : 16;
+  const auto [least, greatest] = std::minmax_element(reference_.mu.begin(), reference_.mu.end());
+  if (*least < from || *greatest > to)
+    throw InputError({.where = "eval.reference",
+                      .what = "the reference has pixels of other numbers than the samples",
+                      .got = fmt::format("means from {:g} to {:g} in {}", *least, *greatest, where),
+                      .hint = "the folder of the tiles itself, which is scaled as the data are"});
+}
+
 double TrainingFid::distance(int64_t num_mine, const Draw& draw) {
   std::vector<float> features;
   for (int64_t first = 0; first < num_mine; first += kSamplesAtOnce) {
@@ -112,6 +139,8 @@ double TrainingFid::distance(int64_t num_mine, const Draw& draw) {
     const std::vector<float> more = features_of(team_, samples, settings_).values;
     features.insert(features.end(), more.begin(), more.end());
   }
+  const bool finite = std::all_of(features.begin(), features.end(), [](float x) { return std::isfinite(x); });
+  if (comm_.allreduce_or(finite ? 0 : 1) != 0) return std::numeric_limits<double>::quiet_NaN();
   const FeatureStatistics drawn = statistics_of_all(std::move(features));
   double value = comm_.rank() == 0 ? frechet_distance(team_, reference_, drawn).value : 0;
   comm_.broadcast(&value, sizeof value, 0);

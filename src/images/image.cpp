@@ -1,6 +1,8 @@
 // Images on their way out: PNG, grids, samples to pixels. Reading is in image_read.cpp, resampling in image_resize.cpp.
 #include "ditrain/images/image.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 
@@ -21,7 +23,7 @@ void append_to_string(void* context, void* data, int size) {
 
 void check_pixels(const ImageU8& image) {
   DITRAIN_CHECK(image.channels == 1 || image.channels == 3, "channels must be 1 or 3");
-  DITRAIN_CHECK(image.width > 0 && image.height > 0 && image.width <= kMaxImagePixels / image.height, "image size");
+  DITRAIN_CHECK(image.width > 0 && image.height > 0, "image size");
   DITRAIN_CHECK(static_cast<int64_t>(image.pixels.size()) == image.width * image.height * image.channels, "pixels");
 }
 
@@ -29,6 +31,11 @@ void check_pixels(const ImageU8& image) {
 
 void write_png(const std::string& path, const ImageU8& image) {
   check_pixels(image);
+  if (image.width > kMaxImagePixels / image.height)
+    throw RunError({.where = path,
+                    .what = "a picture that would be too large for the programs that read it, this one among them",
+                    .got = fmt::format("{} x {} pixels", image.width, image.height),
+                    .expected = fmt::format("at most {} pixels", kMaxImagePixels)});
   const int width = static_cast<int>(image.width), channels = static_cast<int>(image.channels);
   std::string png;
   const int done = stbi_write_png_to_func(append_to_string, &png, width, static_cast<int>(image.height), channels,
@@ -40,9 +47,12 @@ void write_png(const std::string& path, const ImageU8& image) {
 ImageU8 make_grid(const std::vector<ImageU8>& images, int64_t columns, int64_t pad) {
   DITRAIN_CHECK(!images.empty() && columns > 0 && pad >= 0, "a grid needs images and columns");
   const ImageU8& first = images.front();
-  const auto count = static_cast<int64_t>(images.size());
-  columns = std::min(columns, count);
-  const int64_t rows = (count + columns - 1) / columns;
+  const auto all = static_cast<int64_t>(images.size());
+  columns = std::clamp<int64_t>((kMaxImagePixels / (first.height + 2 * pad) - pad) / (first.width + pad), 1,
+                                std::min(columns, all));
+  const int64_t fitting = (kMaxImagePixels / (columns * (first.width + pad) + pad) - pad) / (first.height + pad);
+  const int64_t rows = std::clamp<int64_t>(fitting, 1, (all + columns - 1) / columns);
+  const int64_t count = std::min(all, rows * columns);
   ImageU8 grid{columns * (first.width + pad) + pad, rows * (first.height + pad) + pad, first.channels, {}};
   grid.pixels.assign(static_cast<size_t>(grid.width * grid.height * grid.channels), 0);
   for (int64_t i = 0; i < count; ++i) {

@@ -149,7 +149,8 @@ RasterBand describe_band(GDALRasterBandH band) {
   b.name = GDALGetDescription(band);
   int has = 0;
   const double nodata = GDALGetRasterNoDataValue(band, &has);
-  if (has != 0) b.nodata = nodata;
+  // Of f32 a VRT may state more digits than pixels have.
+  if (has != 0) b.nodata = GDALGetRasterDataType(band) == GDT_Float32 ? double(float(nodata)) : nodata;
   b.scale = GDALGetRasterScale(band, &has);
   if (has == 0) b.scale = 1;
   b.offset = GDALGetRasterOffset(band, &has);

@@ -186,9 +186,11 @@ json of_latents(const std::string& path) {
 struct Found {
   std::map<dataset::FileKind, std::vector<std::string>> paths;
   std::set<std::string> classes;  // sub-folders with data
+  dataset::VisitedFolders visited = {};
 };
 
 void look(const std::string& folder, const std::string& top, int depth, Found& found) {
+  if (!found.visited.enter(folder)) return;
   const dataset::Listing listing = dataset::list_folder(folder, "a folder that exists");
   for (const std::string& name : listing.files) {
     const dataset::FileKind kind = dataset::file_kind(name);

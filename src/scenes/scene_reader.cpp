@@ -18,11 +18,11 @@ struct Span {
   std::vector<double> weights = {};
 };
 
-// Along a side: the grid's pixels [begin, begin + n) of `grid` in a source of `size` pixels. A coarser source repeats
-// the pixel below the centre; a finer one is weighted by the covered length.
-std::vector<Span> spans(int64_t begin, int64_t n, int64_t grid, int64_t size) {
+// Along a side: the grid's pixels [begin, begin + n) in a source of `size` pixels, which are `grid` pixels of the grid.
+// A coarser source repeats the pixel below the centre; a finer one is weighted by the covered length.
+std::vector<Span> spans(int64_t begin, int64_t n, double grid, int64_t size) {
   std::vector<Span> all(static_cast<size_t>(n));
-  const double factor = double(size) / double(grid);
+  const double factor = double(size) / grid;
   for (int64_t i = 0; i < n; ++i) {
     Span& span = all[size_t(i)];
     const double low = double(begin + i) * factor, high = double(begin + i + 1) * factor;
@@ -103,14 +103,14 @@ ScenePixels SceneReader::read(const Scene& scene, const images::Window& w) {
     last = first + 1;
     while (last < scene.bands.size() && scene.bands[last].file == band.file) ++last;
     images::Raster& raster = open(band.file);
-    const auto rows = spans(w.y, w.height, scene.height, band.height),
-               columns = spans(w.x, w.width, scene.width, band.width);
+    const auto rows = spans(w.y, w.height, scene.whole_height, band.height),
+               columns = spans(w.x, w.width, scene.whole_width, band.width);
     images::RasterRead request{{}, cover(rows, columns)};
     for (size_t b = first; b < last; ++b) request.bands.push_back(scene.bands[b].index);
     const images::Window& source = request.window;
     const std::vector<std::byte> numbers = raster.read(request);
     out.source_bytes += double(numbers.size());
-    const bool as_is = band.width == scene.width && band.height == scene.height;
+    const bool as_is = double(band.width) == scene.whole_width && double(band.height) == scene.whole_height;
     if (as_is) {
       std::memcpy(out.numbers.data() + int64_t(first) * plane, numbers.data(), numbers.size());
     } else {

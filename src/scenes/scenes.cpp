@@ -32,7 +32,8 @@ bool is_size(const std::string& word) {
 }
 
 void list_rasters(const std::string& folder, const std::string& top, int depth, std::vector<FoundFile>& files,
-                  int64_t& others) {
+                  int64_t& others, dataset::VisitedFolders& visited) {
+  if (!visited.enter(folder)) return;
   const dataset::Listing listing = dataset::list_folder(folder, "a folder that exists");
   for (const std::string& name : listing.files)
     dataset::file_kind(name) == dataset::FileKind::kRaster ? files.push_back({folder + "/" + name, folder, top})
@@ -41,7 +42,7 @@ void list_rasters(const std::string& folder, const std::string& top, int depth, 
   for (const std::string& name : listing.folders)
     if (name != dataset::kQualityFolder)
       list_rasters(folder + "/" + name, depth == 0 && !is_size(name) && !dataset::is_product(name) ? name : top,
-                   depth + 1, files, others);
+                   depth + 1, files, others, visited);
 }
 
 // "T33_B02_10m" is the band "B02" of "T33"; no band: the whole name.
@@ -147,14 +148,18 @@ std::string name_of_band(const images::RasterBand& band, size_t position, const 
                   : "leaving one of them out, or stacking the files by a VRT (gdalbuildvrt -separate)");
 }
 
+void expect_intensities(const Group& group) {
+  for (const Part& part : group.parts)
+    if (part.file->info.is_palette)
+      refuse(part.file->path, "the numbers are indices of a palette, not intensities", "", "",
+             "gdal_translate -expand rgb, or leave the file out");
+}
+
 Scene make_scene(const Group& group, const SceneRequest& request) {
   Scene scene{.name = group.name, .bands = {}, .type = group.parts.front().file->info.type};
   std::vector<std::string> names;
   for (const Part& part : group.parts) {
     const images::RasterInfo& info = part.file->info;
-    if (info.is_palette)
-      refuse(info.path, "the numbers are indices of a palette, not intensities", "", "",
-             "gdal_translate -expand rgb, or leave the file out");
     if (info.type != scene.type)
       refuse(info.path, fmt::format("another type than {} of the same scene", group.parts.front().file->path),
              std::string(word_of(info.type)), std::string(word_of(scene.type)));
@@ -168,7 +173,8 @@ Scene make_scene(const Group& group, const SceneRequest& request) {
           refuse_doubled(group, name, scene.bands[k].file, info.path);
       names.push_back(name);
       auto nodata = band.nodata || info.has_mask ? band.nodata : request.nodata;
-      if (nodata && std::isnan(*nodata)) nodata.reset();  // NaN is missing everywhere
+      if (nodata && std::isnan(*nodata)) nodata.reset();                             // NaN is missing everywhere
+      if (nodata && scene.type == images::PixelType::kF32) nodata = float(*nodata);  // as its pixels have it
       const bool states_scale = band.scale != 1 || band.offset != 0;
       scene.bands.push_back({.facts = {name, states_scale ? band.scale : request.scale,
                                        states_scale ? band.offset : request.offset, nodata},
@@ -281,6 +287,7 @@ void place(Scene& scene, const Group& group, double resolution) {
   const images::RasterInfo& info = info_of(group, finest->file);
   check_places(scene, group, info);
   scene.width = info.width, scene.height = info.height;
+  scene.whole_width = double(info.width), scene.whole_height = double(info.height);
   scene.crs = info.crs, scene.transform = info.transform;
   scene.metadata = dataset::metadata_of_raster(info);
   if (resolution == 0) return;
@@ -288,8 +295,9 @@ void place(Scene& scene, const Group& group, double resolution) {
     refuse(scene.name, "--resolution needs scenes with a CRS", "no georeference", "", "--tile alone, in pixels");
   images::GeoTransform& t = *scene.transform;
   const double across = std::hypot(t[1], t[4]) / resolution, down = std::hypot(t[2], t[5]) / resolution;
-  scene.width = std::max<int64_t>(1, int64_t(std::floor(double(info.width) * across + 1e-6)));
-  scene.height = std::max<int64_t>(1, int64_t(std::floor(double(info.height) * down + 1e-6)));
+  scene.whole_width *= across, scene.whole_height *= down;
+  scene.width = std::max<int64_t>(1, int64_t(std::floor(scene.whole_width + 1e-6)));
+  scene.height = std::max<int64_t>(1, int64_t(std::floor(scene.whole_height + 1e-6)));
   if (scene.width > (int64_t{1} << 20) || scene.height > (int64_t{1} << 20))
     refuse(scene.name, "--resolution makes a grid of too many pixels",
            fmt::format("{} x {}", scene.width, scene.height));
@@ -353,8 +361,10 @@ SceneList find_scenes(const SceneRequest& request) {
   std::vector<FoundFile> files;
   if (fs::is_regular_file(request.from, ec))
     files.push_back({request.from, fs::path(request.from).parent_path().string(), ""});
-  else
-    list_rasters(request.from, "", 0, files, list.other_files);
+  else {
+    dataset::VisitedFolders visited;
+    list_rasters(request.from, "", 0, files, list.other_files, visited);
+  }
   if (files.empty())
     refuse(request.from, "there are no scenes", fmt::format("{} other files", list.other_files),
            ".tif, .tiff, .jp2 or .vrt files");
@@ -366,10 +376,12 @@ SceneList find_scenes(const SceneRequest& request) {
   for (Group& group : groups) {
     if (group.single_bands) keep_one_resolution(group, request.resolution, list);
     Scene scene = make_scene(group, request);
-    if (!request.bands.empty() && has_none(scene, want))
+    if (!request.bands.empty() && has_none(scene, want)) {
       list.left_out.push_back(scene.name);
-    else
-      found.emplace_back(&group, std::move(scene));
+      continue;
+    }
+    expect_intensities(group);
+    found.emplace_back(&group, std::move(scene));
   }
   if (request.labels) list.classes = classes_of(found);
   if (!list.classes.empty()) leave_out_loose(found, request.from);

@@ -199,6 +199,12 @@ TEST_CASE("tiles: shards that do not go together are refused by name") {
   refuse([](TestTiles& t) { t.side = 5; }, "in its size");
   refuse([](TestTiles& t) { t.labels = {0, 0, 0, 0}; }, "in its labels");
   refuse([](TestTiles& t) { t.labels = {0, 0, 0, -1}; }, "label out of range");
+  const std::string deep = std::string(200000, '[') + std::string(200000, ']');
+  refuse([&](TestTiles& t) { t.metadata = {{"scale", "[1, 1, " + deep + "]"}}; }, "nested too deeply");
+  TestTiles drawn;  // by ditsample, without labels
+  drawn.labels = {-1, -1, -1, -1};
+  drawn.write(scratch.at("drawn/a.safetensors"));
+  CHECK(TileShards(scratch / "drawn").num_classes() == 0);
   refuse([](TestTiles& t) { t.metadata = {{"nodata", "[1]"}}; }, "a list of 3");
   refuse([](TestTiles& t) { t.metadata = {{"scale", "[1,2,\"x\"]"}}; }, "no list of numbers");
   refuse([](TestTiles& t) { t.metadata = {{"offset", "[1,"}}; }, "metadata `offset`");

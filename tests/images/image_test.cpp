@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/files/crc32.hpp"
 #include "ditrain/files/sha256.hpp"
 #include "jpeg_fixture.hpp"
@@ -277,6 +278,17 @@ TEST_CASE("a grid places images row by row with padding around") {
   images.push_back({1, 1, 1, {0}});
   CHECK_THROWS_AS(make_grid(images, 2, 1), LogicFault);
   CHECK_THROWS_AS(make_grid({}, 2, 1), LogicFault);
+}
+
+TEST_CASE("a grid has as many rows and columns as a picture may, and a picture beyond is no fault of the program") {
+  const std::vector<ImageU8> images(5, ImageU8{4000, 4000, 1, std::vector<uint8_t>(4000 * 4000)});
+  const ImageU8 grid = make_grid(images, 3, 2);
+  CHECK((grid.width == 3 * 4002 + 2 && grid.height == 4004));
+  const TemporaryFolder scratch;
+  const int64_t side = 8200;
+  const ImageU8 large{side, side, 1, std::vector<uint8_t>(size_t(side * side))};
+  CHECK_THROWS_WITH(write_png(scratch / "a.png", large), Contains("at most 67108864 pixels"));
+  CHECK(make_grid({large, large}, 2, 2).pixels.size() == size_t((side + 4) * (side + 4)));
 }
 
 TEST_CASE("samples become pixels as in the reference") {

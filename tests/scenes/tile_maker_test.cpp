@@ -118,6 +118,18 @@ TEST_CASE("tile maker: one file per band, coarser bands by repetition, finer one
         std::vector<double>{500000, 30, 0, 5400000, 0, -30});
 }
 
+TEST_CASE("tile maker: with --resolution pixels have that side, and what is over at the edge is cut off") {
+  if (!images::has_gdal()) SKIP("no GDAL");
+  const ScratchFolder scratch;
+  images::write_u16(scratch.at("in/S_B02.tif"), {""}, 13, 13, place(10));
+  make_tiles(job_of({.from = scratch / "in", .resolution = 30}, scratch / "out", 4));
+  const TileShards shards(scratch / "out");
+  REQUIRE(shards.size() == 1);
+  const auto numbers = band_of(shards, 0, 0);
+  for (int64_t p = 0; p < 16; ++p) CHECK(numbers[size_t(p)] == images::test_number(0, p / 4 * 3 + 1, p % 4 * 3 + 1));
+  CHECK(weights::to_f64(shards.shards()[0].file.tensor("geotransform"))[1] == 30);
+}
+
 TEST_CASE("tile maker: tiles with too many missing pixels are dropped and counted") {
   if (!images::has_gdal()) SKIP("no GDAL");
   const ScratchFolder scratch;
@@ -374,6 +386,15 @@ TEST_CASE("scenes: products with previews and masks, a folder each, are no class
   refused([&] { find_scenes({.from = scratch / "in", .bands = {"B11"}}); }, "no raster has any of the bands");
 }
 
+TEST_CASE("scenes: a folder that a link leads to again is read once") {
+  if (!images::has_gdal()) SKIP("no GDAL");
+  const ScratchFolder scratch;
+  images::write_u16(scratch.at("in/2024/a.tif"), {"x"}, 4, 4);
+  std::filesystem::create_directory_symlink(".", scratch / "in/latest");
+  std::filesystem::create_directory_symlink("2024", scratch / "in/this_year");
+  CHECK(find_scenes({.from = scratch / "in"}).scenes.size() == 1);
+}
+
 // As a product of level 2A: folders by resolution, bands in several of them, rasters that are no bands.
 TEST_CASE("scenes: a band at several resolutions comes from its finest file, or the one for --resolution") {
   if (!images::has_gdal()) SKIP("no GDAL");
@@ -476,6 +497,11 @@ TEST_CASE("tile maker: missing pixels of files that state no number for them are
   std::fill(numbers.begin(), numbers.end(), uint16_t(1));
   write("stated/a.tif", 7);
   CHECK(make("stated", 1.0) == 4);  // what a file states is kept
+  std::vector<float> reals(8 * 8, 7);
+  for (size_t p = 0; p < 16; ++p) reals[p / 4 * 8 + p % 4] = p < 2 ? -9999.9f : 7;
+  images::write_test_raster(scratch.at("reals/a.tif"), images::PixelType::kF32, {"x"}, 8, 8, reals, place(1));
+  const SceneRequest request{.from = scratch / "reals", .nodata = -9999.9};  // which no f32 is
+  CHECK(make_tiles(job_of(request, scratch / "reals_declared", 4, 0.1)).tiles == 3);
   for (const double number : {-1.0, 65536.0, 0.5})
     refused([&] { find_scenes({.from = scratch / "silent", .nodata = number}); },
             "a.tif] --nodata is no number that this scene can hold");

@@ -1,5 +1,6 @@
 // Sorted listings of folders: the same on every machine, whatever the order in the file system.
 #pragma once
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,16 @@ struct Listing {
 /// links are left out.
 /// Errors: InputError with this hint if `path` is missing, not a folder or not readable.
 Listing list_folder(const std::string& path, const std::string& hint = "another data.path");
+
+/// The folders of a walk through folders in folders: a link may lead to one of them again.
+class VisitedFolders {
+ public:
+  /// Whether the walk gets to this folder for the first time; a warning tells of other times.
+  bool enter(const std::string& path);
+
+ private:
+  std::set<std::string> visited_;
+};
 
 /// "3 other files and 2 sub-folders"
 std::string describe(const Listing& listing);

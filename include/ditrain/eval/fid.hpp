@@ -71,11 +71,16 @@ struct EvaluationBytes {
 };
 EvaluationBytes evaluation_bytes(const FidRequest& request, int world_size, int ranks_on_node);
 
-/// Mean and covariance of images or of a file of statistics. Collective: rank 0 returns them and sets `description` to
-/// a line that says which; the others return none.
+/// Mean and covariance of images or of a file of statistics.
+struct Reference {
+  FeatureStatistics statistics;
+  std::string description;  ///< a line that says of what
+  std::string input;        ///< Features::description of them; "": they do not say
+};
+/// Collective: rank 0 returns it, the others return none.
 /// Errors:   as evaluate_fid
-FeatureStatistics reference_statistics(parallel::Team& team, dist::Communicator& comm, const std::string& path,
-                                       const FeatureSettings& features, std::string& description);
+Reference read_reference(parallel::Team& team, dist::Communicator& comm, const std::string& path,
+                         const FeatureSettings& features);
 
 /// Number of images at the path whose features a distance needs; 0: the path holds statistics.
 /// Errors:   as open_image_set

@@ -40,7 +40,8 @@ class TrainingFid {
   /// Returns samples first ... first + n - 1 of this rank, one behind the other, in about [-1, 1].
   using Draw = std::function<std::vector<float>(int64_t first, int64_t n)>;
   /// Collective. Draws num_mine samples on each rank, kSamplesAtOnce at a time, and returns the distance of all to the
-  /// reference. Samples of one or three channels are rounded to 8 bits first, as in a file.
+  /// reference; NaN if a feature is not finite. Samples of one or three channels are rounded to 8 bits first, as in a
+  /// file.
   /// Errors:   InputError: fewer than two images
   double distance(int64_t num_mine, const Draw& draw);
 
@@ -53,6 +54,7 @@ class TrainingFid {
 
  private:
   FeatureStatistics statistics_of_all(std::vector<float> mine);
+  void expect_pixels(const std::string& where, const std::string& input) const;
 
   FeatureSettings settings_;
   const dataset::SampleShape shape_;

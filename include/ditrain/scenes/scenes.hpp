@@ -42,7 +42,8 @@ struct Scene {
   std::string name;  ///< the file, or what the names of its files have in common
   std::vector<SceneBand> bands;
   images::PixelType type = images::PixelType::kU8;
-  int64_t width = 0, height = 0;  ///< of the grid
+  int64_t width = 0, height = 0;             ///< of the grid
+  double whole_width = 0, whole_height = 0;  ///< pixels of the grid that its rasters have, with what is cut off
   std::string crs = {};
   std::optional<images::GeoTransform> transform = {};  ///< of the grid
   int64_t label = -1;

@@ -1,0 +1,58 @@
+#include "ditrain/eval/training_fid.hpp"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <filesystem>
+
+#include "ditrain/base/error.hpp"
+#include "ditrain/base/temporary_folder.hpp"
+#include "ditrain/dist/communicator.hpp"
+#include "ditrain/images/image.hpp"
+#include "ditrain/parallel/team.hpp"
+#include "ditrain/weights/npz.hpp"
+
+using namespace ditrain;
+using Catch::Contains;
+
+TEST_CASE("training fid: a reference of other pixels than the samples is refused, though it has as many") {
+  const TemporaryFolder scratch;
+  parallel::Team team({.num_workers = 1});
+  const auto comm = dist::make_null_communicator();
+  const dataset::SampleShape shape{3, 8, 8};
+  const auto data = dataset::open_dataset({}, shape, 0, 0);
+  const auto with = [&](const std::string& reference) {
+    eval::TrainingFid::Setup setup{.reference = scratch / reference, .samples = shape};
+    setup.features.kind = eval::FeatureKind::kPixels;
+    return eval::TrainingFid(setup, *data, team, *comm);
+  };
+  for (const auto& [folder, width] : {std::pair{"wide", 16}, {"square", 8}})
+    for (int i = 0; i < 3; ++i) {
+      std::filesystem::create_directories(scratch / folder);
+      images::write_png(scratch / folder + "/" + std::to_string(i) + ".png",
+                        {width, 64 / width, 3, std::vector<uint8_t>(192, uint8_t(50 * i))});
+    }
+  CHECK_NOTHROW(with("square"));
+  CHECK_THROWS_WITH(with("wide"), Contains("192 values of 4x16x3 pixels in ") && Contains("192 values of 8x8x3"));
+  const std::vector<double> mu(192, 1000), sigma(192 * 192);
+  weights::write_npz_f64(scratch / "digital.npz", {{"mu", {192}, mu.data()}, {"sigma", {192, 192}, sigma.data()}});
+  CHECK_THROWS_WITH(with("digital.npz"), Contains("means from 1000 to 1000"));
+}
+
+TEST_CASE("training fid: samples that are not finite have no distance, and end nothing") {
+  parallel::Team team({.num_workers = 1});
+  const auto comm = dist::make_null_communicator();
+  const dataset::SampleShape shape{4, 8, 8};
+  eval::TrainingFid::Setup setup{.samples = shape};
+  setup.features.kind = eval::FeatureKind::kPixels;
+  const auto data = dataset::open_dataset({}, shape, 0, 0);
+  eval::TrainingFid fid(setup, *data, team, *comm);
+  float value = 0.5f;
+  const auto draw = [&](int64_t, int64_t n) {
+    std::vector<float> images(size_t(n * shape.elements()), 0.5f);
+    images.back() = value;
+    return images;
+  };
+  CHECK(std::isfinite(fid.distance(4, draw)));
+  value = NAN;
+  CHECK(std::isnan(fid.distance(4, draw)));
+}
