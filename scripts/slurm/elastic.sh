@@ -156,8 +156,9 @@ launch() {
     list=$(IFS=, && echo "${names[*]}")
     # --wait: a rank that was killed ends the job 20 s later, and srun names it.
     job=(srun "--mpi=${DITRAIN_PMI:-pmix}" "--nodelist=$list" "--nodes=$count" "--ntasks=$((count * $2))"
-         "--ntasks-per-node=$2" --wait=20)
+         "--ntasks-per-node=$2")
     [[ $cores_per_rank -eq 0 ]] || job+=(--cpu-bind=cores "--cpus-per-task=$((cores_per_rank * threads))")
+    job+=(--wait=20)
   else
     list=$(printf ",%s:$2" "${names[@]}")
     job=(mpirun --host "${list#,}" -np $((count * $2)))

@@ -88,10 +88,11 @@ TrainingFid::TrainingFid(const Setup& setup, const dataset::Dataset& data, paral
                          dist::Communicator& comm)
     : settings_(setup.features), shape_(setup.samples), team_(team), comm_(comm) {
   load_network(settings_);
+  std::string input;
   if (!setup.reference.empty()) {
     Reference reference = read_reference(team, comm, setup.reference, settings_);
     reference_ = std::move(reference.statistics), description_ = std::move(reference.description);
-    if (comm.rank() == 0 && settings_.kind == FeatureKind::kPixels) expect_pixels(setup.reference, reference.input);
+    input = std::move(reference.input);
   } else {
     const int64_t n = std::min(data.size(), setup.most_of_data);
     ImagesOfData images(data, parallel::partition(n, comm.rank(), comm.world_size()), n);
@@ -106,6 +107,8 @@ TrainingFid::TrainingFid(const Setup& setup, const dataset::Dataset& data, paral
                       .got = std::to_string(reference_.dimensions()),
                       .expected = std::to_string(d),
                       .hint = "images of the size of the samples, or statistics made with the same features"});
+  if (comm.rank() == 0 && !setup.reference.empty() && settings_.kind == FeatureKind::kPixels)
+    expect_pixels(setup.reference, input);
 }
 
 // Features of pixels have no names: those of other sizes or numbers may be as many.

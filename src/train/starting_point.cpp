@@ -37,6 +37,7 @@ StartingPoint::StartingPoint(RunContext& run) : run_(run) {
 
 void StartingPoint::open_folder() {
   const TrainOptions& options = run_.options;
+  if (!options.resume_from.empty()) checkpoint::find_checkpoint(options.resume_from);  // before a folder is made
   files::make_output_folder(options.out);
   lock_.emplace(options.out, options.resume_auto ? kPatience_s : 0);
   run_.note(lock_->note());
