@@ -149,8 +149,7 @@ class DataMeter {
       waits.push_back(loader.wait_s() - before);
     };
     Row row = measure_step(harness_, step, bench_.batch, "step with " + source.name);
-    double wait_s = 0;
-    for (const double w : waits) wait_s += w / double(waits.size());
+    const double wait_s = quantile(waits, 0.5);
     row.details.push_back({"data_wait_s", wait_s});
     row.details.push_back({"data_wait_share", wait_s / row.time.median_s});
     harness_.add(std::move(row));

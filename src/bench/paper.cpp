@@ -351,7 +351,7 @@ const std::vector<Experiment>& paper_experiments() {
   static const std::vector<Experiment> experiments = {
       {"table-1", "Table 1: Fréchet distance after 1,000 steps of fine-tuning", "",
        "Not measured by this command: it takes the paper's tiles, weights of XL/2 and 1,000 steps. With them: ditrain "
-       "--config configs/gaofen2.yaml --init-from WEIGHTS, then ditfid.",
+       "--config configs/gaofen2.yaml --set data.path=DIR --set train.init_from=WEIGHTS, then ditfid.",
        nullptr},
       {"table-2", "Table 2: strategies on the same cores", "x",
        "The paper's node has four dies of four NUMA domains: there replicas and messages cross dies. Here one process "

@@ -25,6 +25,14 @@ class Drawing {
   void draw() {
     times_.make([&] { eval::generate(ctx_, model_, process_, request_); });
   }
+  /// Of the model for one image; a step that is guided has two.
+  int64_t evaluations() const {
+    const auto process = diffusion::make_process(process_, model_.config().learn_sigma);
+    int64_t count = 0;
+    for (const double t : diffusion::model_times(*process, request_.sampler))
+      count += request_.sampler.cfg_interval.contains(process->data_share(t)) ? 2 : 1;
+    return count;
+  }
   void add_split(Row& row) const { times_.add_split(row, /*optimizer=*/false); }
   size_t bytes() {
     return eval::generate_bytes(model_, process_, request_.sampler, request_.batch, false, request_.precision);
@@ -41,11 +49,14 @@ class Drawing {
 Row measure_sampling(Harness& harness, const SampleBench& bench, int64_t batch) {
   const config::Config config = step_config({.model = bench.model, .sets = bench.sets}, batch);
   harness.apply(config);
+  if (config.train.precision != DType::kF32)
+    throw InputError(
+        {.where = "ditbench", .what = "--set train.precision is not measured here", .hint = "--precision"});
   Drawing drawing(config, bench, batch, harness.ctx());
   Row row = harness.measure({.name = "sample " + config.model.name,
                              .dtype = bench.precision,
                              .call = [&] { drawing.draw(); },
-                             .flop = 2 * nn::forward_macs(config.model) * double(2 * batch * bench.steps)});
+                             .flop = 2 * nn::forward_macs(config.model) * double(batch * drawing.evaluations())});
   row.details = {{"batch", batch},
                  {"steps", bench.steps},
                  {"step_s", row.time.median_s / double(bench.steps)},

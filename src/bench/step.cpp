@@ -30,8 +30,11 @@ class Trainee {
     step_ = std::make_unique<train::TrainStep>(plan, model_, train::StepRanks{*comm_}, ctx);
   }
 
-  void step() {
-    times_.make([&] { phases_.push_back(step_->run(batch_, progress_).log.seconds); });
+  void step(const std::function<void()>& wait_for_data) {
+    times_.make([&] {
+      if (wait_for_data) wait_for_data();
+      phases_.push_back(step_->run(batch_, progress_).log.seconds);
+    });
   }
 
   // Where the time of the median step went: phases, then what worker 0 did.
@@ -149,17 +152,19 @@ std::string model_name(const std::string& wanted) {
 
 Row measure_step(Harness& harness, const StepBench& bench, int64_t batch, const std::string& name) {
   const config::Config config = step_config(bench, batch);
+  const auto refuse = [](const std::string& key, const std::string& got, const std::string& hint) {
+    throw InputError({.where = "ditbench", .what = "--set " + key + " is not measured here", .got = got, .hint = hint});
+  };
+  if (config.train.global_batch != batch)
+    refuse("train.global_batch", std::to_string(config.train.global_batch), "--batch");
+  if (config.memory.moves()) refuse("memory.automem", "tensors that move", "ditbench memory");
   const plan::RunPlan plan = plan_on_team(config, harness);
   plan::check_memory(plan);
   harness.apply(config);
   Trainee trainee(plan, harness.ctx());
   Row row = harness.measure({.name = name.empty() ? "step " + config.model.name : name,
                              .dtype = config.train.precision,
-                             .call =
-                                 [&] {
-                                   if (bench.wait_for_data) bench.wait_for_data();
-                                   trainee.step();
-                                 },
+                             .call = [&] { trainee.step(bench.wait_for_data); },
                              .flop = 6 * nn::forward_macs(config.model, config.train.routing) * double(batch),
                              .once = bench.once});
   row.details = {{"batch", batch},

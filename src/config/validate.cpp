@@ -171,9 +171,11 @@ void check_automem(const Config& c) {
   if (!disk && !bulk)
     fail("memory.disk_gib: auto takes what memory.bulk_gib leaves, which is no number", "memory.bulk_gib: auto",
          "a number of memory.bulk_gib", "memory.bulk_gib: 0 for a disk alone");
-  if (m.simulate_bulk && bulk && *bulk == 0)
-    fail("memory.simulate_bulk is a slower bulk tier, and this run has none", "memory.bulk_gib: 0",
-         "memory.bulk_gib: auto, or above 0", "without memory.simulate_bulk");
+  const bool disk_alone = !bulk && disk && *disk > 0;  // bulk_gib: auto is 0 beside it
+  if (m.simulate_bulk && (disk_alone || (bulk && *bulk == 0)))
+    fail("memory.simulate_bulk is a slower bulk tier, and this run has none",
+         disk_alone ? "memory.bulk_gib: auto, which is 0 beside memory.disk_gib" : "memory.bulk_gib: 0",
+         "memory.bulk_gib above 0, or auto without memory.disk_gib", "without memory.simulate_bulk");
   if (c.parallel.strategy == Strategy::kDpTp)
     fail("memory.automem does not combine with ranks that share a replica", "parallel.strategy: dp_tp",
          "parallel.strategy: cftp or dp", "memory.automem: off");

@@ -55,7 +55,7 @@ std::string what_allows_io_uring(int error, const std::string& root) {
     case EACCES:
       return "a container's seccomp profile that allows io_uring (docker run --security-opt seccomp=FILE)";
     case ENOSYS:
-      return "Linux 5.1 or newer, or a container's seccomp profile that allows io_uring";
+      return "Linux 5.6 or newer, or a container's seccomp profile that allows io_uring";
     case ENOMEM:
       return "ulimit -l unlimited";
     case EMFILE:
@@ -81,10 +81,18 @@ DiskQueue::~DiskQueue() {
 void DiskQueue::open_ring() {
   ring_ = std::make_unique<io_uring>();
   const int error = -io_uring_queue_init(kDepth, ring_.get(), 0);
-  if (error == 0) return;
+  if (error == 0) {
+    io_uring_probe* const probe = io_uring_get_probe_ring(ring_.get());
+    const bool can = probe != nullptr && io_uring_opcode_supported(probe, IORING_OP_READ) != 0 &&
+                     io_uring_opcode_supported(probe, IORING_OP_WRITE) != 0;
+    if (probe != nullptr) io_uring_free_probe(probe);
+    if (can) return;
+    io_uring_queue_exit(ring_.get());
+  }
   ring_.reset();
-  refusal_ = std::strerror(error);
-  if (const std::string mend = what_allows_io_uring(error); !mend.empty()) refusal_ += "; " + mend;
+  refusal_ = error == 0 ? "it has no reads and writes of buffers" : std::strerror(error);
+  if (const std::string mend = what_allows_io_uring(error == 0 ? ENOSYS : error); !mend.empty())
+    refusal_ += "; " + mend;
 }
 
 std::string DiskQueue::transfer(int fd, DiskOperation operation, size_t offset, std::byte* data, size_t bytes) {

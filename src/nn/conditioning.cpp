@@ -10,12 +10,14 @@
 namespace ditrain::nn {
 namespace {
 
-// Rows of samples whose number is not known.
-void zero_unknown(const std::vector<double>& values, const Tensor& rows_BC) {
-  const Pin<float> rows(rows_BC);
-  const int64_t C = rows_BC.dim(1);
-  for (size_t b = 0; b < values.size(); ++b)
-    if (std::isnan(values[b])) std::fill_n(rows + int64_t(b) * C, C, 0.0f);
+// y = x, with 0 in the rows of samples whose number is not known; x may be y.
+void copy_known(ops::Context& ctx, const std::vector<double>& values, const Tensor& x_BC, const Tensor& y_BC) {
+  const Pin<float> x(x_BC, Access::kRead), y(y_BC);
+  const int64_t C = x_BC.dim(1);
+  ctx.for_range(int64_t(values.size()), 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
+    for (int64_t b = begin; b < end; ++b)
+      for (int64_t i = b * C; i < (b + 1) * C; ++i) y.get()[i] = std::isnan(values[size_t(b)]) ? 0 : x.get()[i];
+  });
 }
 
 }  // namespace
@@ -130,7 +132,7 @@ void Conditioning::forward(ops::Context& ctx) {
     std::vector<double> known = values;
     for (double& x : known) x = std::isnan(x) ? 0 : x;
     embed(ctx, embedders_[j + 1], known, label_BC_->tensor);
-    zero_unknown(values, label_BC_->tensor);
+    copy_known(ctx, values, label_BC_->tensor, label_BC_->tensor);
     ops::add(ctx, label_BC_->tensor, c_BC_->tensor);
   }
   ops::silu_forward(ctx, c_BC_->tensor, stream_.cond_BC->tensor);
@@ -144,8 +146,7 @@ void Conditioning::backward(ops::Context& ctx, Gradients gradients) {
     ops::embedding_backward(ctx, labels(), dc_BC_->tensor, dtable);
   }
   for (size_t j = 0; j < weights_.numbers.size(); ++j) {
-    copy(dc_BC_->tensor, label_BC_->tensor);
-    zero_unknown(values_of(weights_.numbers[j].number), label_BC_->tensor);
+    copy_known(ctx, values_of(weights_.numbers[j].number), dc_BC_->tensor, label_BC_->tensor);
     embed_backward(ctx, embedders_[j + 1], label_BC_->tensor, gradients);
   }
   embed_backward(ctx, embedders_.front(), dc_BC_->tensor, gradients);

@@ -376,7 +376,9 @@ class SkipLinear final : public autograd::Node {
     ctx.over_samples(stream_.batch, [&](ops::Context& part, const Samples& s) {
       ops::concatenate(part, of(x_BTC, s), of(skip_BTC_, s), of(both_, s));
     });
-    weights_.backward_weight(ctx, both_->tensor, stream_.dx_BTC->tensor, gradients);
+    // Both operands are f32: in a bf16 run the product is bf16 as those of other blocks.
+    ops::linear_backward_weight(ctx, both_->tensor, stream_.dx_BTC->tensor, weights_.w->grad, weights_.b->grad,
+                                gradients == Gradients::kAdd, weights_.products);
     ctx.over_samples(stream_.batch, [&](ops::Context& part, const Samples& s) {
       weights_.backward_data(part, of(stream_.dx_BTC, s), of(both_, s));
       ops::split(part, of(both_, s), of(stream_.dx_BTC, s), of(dskip_BTC, s));

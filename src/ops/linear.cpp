@@ -254,7 +254,7 @@ void linear_backward_data(Context& ctx, const Tensor& dy, const Tensor& w, const
 }
 
 void linear_backward_weight(Context& ctx, const LinearInput& x, const Tensor& dy, const Tensor& dw, const Tensor& db,
-                            bool accumulate) {
+                            bool accumulate, DType arithmetic) {
   constexpr const char* kOp = "linear_backward_weight";
   const Sizes s = sizes(kOp, x, dw, dy);
   expect_dtype(kOp, "dw", dw, DType::kF32);
@@ -274,7 +274,7 @@ void linear_backward_weight(Context& ctx, const LinearInput& x, const Tensor& dy
                 .accumulate = accumulate,
                 .a_type = dy.dtype(),
                 .b_type = x.x.dtype(),
-                .arithmetic = arithmetic_of(x.x, dy),
+                .arithmetic = arithmetic == DType::kBF16 ? arithmetic : arithmetic_of(x.x, dy),
                 .a_row_sums = pdb.get()};
   args.patches_b = checked_patches(kOp, x, s.k);
   if (!x.norm) return gemm(ctx, args);

@@ -1,6 +1,7 @@
 #include "ditrain/plan/automem_plan.hpp"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 
@@ -17,15 +18,20 @@ namespace {
 
 using automem::Phase;
 
-// Gives every block the same address, which nothing reads or writes.
+// Gives every block the same address, which nothing can read or write.
 class NoMemory final : public memory::Allocator {
  public:
+  NoMemory() : nothing_(::mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    if (nothing_ == MAP_FAILED) throw RunError({.where = "plan", .what = "no page without access can be had"});
+  }
+  ~NoMemory() override { ::munmap(nothing_, kBytes); }
   std::string name() const override { return "none"; }
 
  private:
+  static constexpr size_t kBytes = 4096;
   void* allocate_block(size_t) override { return nothing_; }
   void deallocate_block(void*, size_t) override {}
-  alignas(memory::kAlignment) std::byte nothing_[memory::kAlignment];
+  void* const nothing_;
 };
 
 constexpr double kUpdateBytesPerS = 8e9;  // of the optimiser, which reads and writes what it holds

@@ -105,7 +105,8 @@ std::string time_here(const RunPlan& plan, int ranks, const std::string& run_fol
 
 DryRun plan_dry_run(const config::Config& wanted, int ranks, dist::Communicator& comm) {
   is_without_data(wanted) ? config::validate_without_data(wanted) : config::validate(wanted);
-  const Ranks of_run = ranks > 0 ? Ranks{ranks, ranks_per_node(wanted, ranks)} : ranks_of(comm);
+  const int per_node = ranks > 0 ? ranks_per_node(wanted, ranks) : 1;
+  const Ranks of_run = ranks > 0 ? Ranks{ranks, per_node, ranks % per_node == 0} : ranks_of(comm);
   Inputs inputs = open_inputs(wanted);
   const Settled settled = settle(wanted, inputs.facts, of_run);
   const KnownPlace known = find_place(settled.config, ranks, comm);

@@ -172,8 +172,10 @@ double more_disk(const CheckpointDisk& disk, const std::string& run_folder, doub
   return disk.checkpoint_bytes * std::max(1.0, disk.kept - there) + disk.snapshot_bytes * (1 - share_done);
 }
 
-std::string disk_warning(const CheckpointDisk& disk, const std::string& run_folder, double share_done) {
-  const std::optional<double> free = files::free_bytes(run_folder);
+std::string disk_warning(const CheckpointDisk& disk, const std::string& run_folder, double share_done,
+                         double bytes_of_others) {
+  std::optional<double> free = files::free_bytes(run_folder);
+  if (free) *free = std::max(0.0, *free - bytes_of_others);
   const double needed = more_disk(disk, run_folder, share_done);
   if (!free || *free >= needed) return "";
   return fmt::format(

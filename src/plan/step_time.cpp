@@ -174,7 +174,10 @@ std::pair<double, double> line_through(double x1, double y1, double s1, double x
 std::string describe_checkpoints(const RunPlan& plan, const std::string& run_folder) {
   const CheckpointDisk disk = checkpoint_disk(plan.config);
   const std::optional<double> space = files::free_bytes(run_folder);
-  const std::string warning = disk_warning(disk, run_folder, 0);
+  // The disk tier of all ranks of the node lies in the run folder unless it has a place of its own.
+  const size_t tier =
+      plan.automem && plan.config.memory.disk_path.empty() ? plan.automem->tier_bytes[memory::tier("disk")] : 0;
+  const std::string warning = disk_warning(disk, run_folder, 0, double(tier) * plan.place.ranks_on_node);
   const std::string snapshots =
       disk.snapshot_bytes == 0 ? "" : ", snapshots " + format_bytes(size_t(disk.snapshot_bytes));
   return fmt::format("  checkpoint   {}; up to {:.0f} at a time take {}{}{}\n{}",

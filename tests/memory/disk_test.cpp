@@ -192,7 +192,7 @@ TEST_CASE("what would allow io_uring is told by its setting and by the error") {
     std::ofstream(folder + "/io_uring_disabled") << value << std::endl;
     const bool disabled = *value != '0';
     CHECK((what_allows_io_uring(EPERM, root.path()) == "sysctl kernel.io_uring_disabled=0 (as root)") == disabled);
-    CHECK_THAT(what_allows_io_uring(ENOSYS, root.path()), Catch::Contains("Linux 5.1"));
+    CHECK_THAT(what_allows_io_uring(ENOSYS, root.path()), Catch::Contains("Linux 5.6"));
     CHECK_THAT(what_allows_io_uring(EMFILE, root.path()), Catch::Contains("ulimit -n"));
   }
   CHECK(what_allows_io_uring(EFAULT, root.path()).empty());

@@ -28,6 +28,20 @@ TEST_CASE("plans of one config expect the same time, so that degrees of recomput
   CHECK(once.memory.total() == again.memory.total());
 }
 
+TEST_CASE("a plan of tensors that move touches no memory of theirs, whatever the model") {
+  for (const char* model : {"metadata: [month, longitude]", "qk_norm: rms, position: rope, norm: rms, mlp: swiglu",
+                            "patch_overlap: 1", "kind: uvit, learn_sigma: false", "learn_sigma: true"}) {
+    CAPTURE(model);
+    const config::Config config = config::parse_config(
+        std::string("model: {name: custom, hidden_size: 128, num_heads: 4, depth: 5, input_size: 16, patch_size: 2, "
+                    "num_classes: 8, ") +
+            model + "}\ntrain: {global_batch: 32}\ndata: {kind: tiles, path: none}\n" +
+            "memory: {automem: planned, fast_gib: 0.03}\n",
+        "test.yaml");
+    CHECK(plan::plan_run(config, 1).automem);
+  }
+}
+
 TEST_CASE("a plan expects what the chosen way of copying takes, and tells why it was chosen") {
   config::Config config = tiers_with("");
   config.memory.simulate_bulk = memory::SimulatedBulk{.gb_s = 2};

@@ -57,7 +57,8 @@ void linear_backward_data(Context& ctx, const Tensor& dy, const Tensor& w, const
 /// Math:     dw = dy^T x,  db = sum of dy over rows
 /// Grads:    f32, both added to, or overwritten if not `accumulate`, which is the same as adding to zeros; db may be
 ///           undefined
+/// Types:    products are bf16 if x, dy or `arithmetic` is
 void linear_backward_weight(Context& ctx, const LinearInput& x, const Tensor& dy, const Tensor& dw, const Tensor& db,
-                            bool accumulate = true);
+                            bool accumulate = true, DType arithmetic = DType::kF32);
 
 }  // namespace ditrain::ops

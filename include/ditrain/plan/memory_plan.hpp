@@ -59,7 +59,8 @@ CheckpointDisk checkpoint_disk(const config::Config& config);
 /// Bytes that the checkpoints and snapshots take which a run folder still gets after `share_done` of its steps.
 double more_disk(const CheckpointDisk& disk, const std::string& run_folder, double share_done);
 /// What to tell a user if the disk of a run folder is too small for the checkpoints and snapshots that it still gets
-/// (more_disk); empty if it is not.
-std::string disk_warning(const CheckpointDisk& disk, const std::string& run_folder, double share_done);
+/// (more_disk) when others have taken `bytes_of_others` of what is free now; empty if it is not.
+std::string disk_warning(const CheckpointDisk& disk, const std::string& run_folder, double share_done,
+                         double bytes_of_others = 0);
 
 }  // namespace ditrain::plan
