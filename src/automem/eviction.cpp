@@ -1,5 +1,7 @@
 #include "ditrain/automem/eviction.hpp"
 
+#include <algorithm>
+
 namespace ditrain::automem {
 
 bool EvictionPolicy::is_overwritten(const Movable& tensor, int64_t time) const {
@@ -38,22 +40,44 @@ bool EvictionPolicy::wants_prefetch(const Movable& tensor, int64_t distance) con
   return !tensor.needs_help && !tensor.is_resident() && clock_.next_use(tensor.id) == distance;
 }
 
+int64_t EvictionPolicy::next_prefetch(int64_t after) const {
+  int64_t least = prefetch_horizon();
+  for (const Movable& tensor : tensors_)
+    if (!tensor.needs_help && !tensor.is_resident())
+      if (const int64_t next = clock_.next_use(tensor.id); next > after) least = std::min(least, next);
+  return least;
+}
+
+void EvictionPolicy::set_times(Times times) {
+  times_ = std::move(times);
+  before_s_.assign(1, 0);
+  for (const double s : times_.point_s) before_s_.push_back(before_s_.back() + s);
+}
+
+double EvictionPolicy::seconds_until(int64_t distance) const {
+  const auto from = size_t(clock_.position(clock_.now())), to = from + size_t(distance), n = times_.point_s.size();
+  return (to <= n ? before_s_[to] : before_s_[n] + before_s_[to - n]) - before_s_[from];
+}
+
 Victims EvictionPolicy::prefetch_victims(size_t free_bytes) const {
   if (strategy_ == Strategy::kPaper || times_.point_s.empty()) return Victims::kLater;
-  double way_s = 0, copies_s = 0;
-  for (int64_t d = 0; d < clock_.points(); ++d) {
-    const int64_t time = clock_.now() + d;
-    for (const int id : clock_.at(time).uses) {
-      const Movable& tensor = tensors_[size_t(id)];
-      if (!wants_prefetch(tensor, d)) continue;
-      const memory::TierRates& rates = times_.rates[tensor.backing_slot.tier];
-      if (!is_overwritten(tensor, time)) copies_s += double(tensor.bytes) / rates.in_bytes_s;
-      // Its slot may have to be emptied first.
-      if (tensor.state == ResidencyState::kNotResident && free_bytes < tensor.bytes)
-        copies_s += double(tensor.bytes) / rates.out_bytes_s;
-    }
-    if (copies_s * times_.margin > way_s) return Victims::kLater;
-    way_s += times_.point_s[size_t(clock_.position(time))];
+  // A step has many times more points than tensors that are missing.
+  std::vector<std::pair<int64_t, const Movable*>> missing;
+  for (const Movable& tensor : tensors_) {
+    const int64_t distance = clock_.next_use(tensor.id);
+    if (distance < clock_.points() && wants_prefetch(tensor, distance)) missing.emplace_back(distance, &tensor);
+  }
+  std::sort(missing.begin(), missing.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  double copies_s = 0;
+  for (size_t i = 0; i < missing.size(); ++i) {
+    const auto& [distance, tensor] = missing[i];
+    const memory::TierRates& rates = times_.rates[tensor->backing_slot.tier];
+    if (!is_overwritten(*tensor, clock_.now() + distance)) copies_s += double(tensor->bytes) / rates.in_bytes_s;
+    // Its slot may have to be emptied first.
+    if (tensor->state == ResidencyState::kNotResident && free_bytes < tensor->bytes)
+      copies_s += double(tensor->bytes) / rates.out_bytes_s;
+    const bool is_last = i + 1 == missing.size() || missing[i + 1].first != distance;  // of this point
+    if (is_last && copies_s * times_.margin > seconds_until(distance)) return Victims::kLater;
   }
   return Victims::kDead;
 }

@@ -228,7 +228,7 @@ bool Residency::compact() {
 void Residency::prefetch() {
   if (other_ || !problem_.empty()) return;
   const Victims victims = policy_.prefetch_victims(free_bytes());
-  for (int64_t d = 0; d < policy_.prefetch_horizon(); ++d)
+  for (int64_t d = -1; (d = policy_.next_prefetch(d)) < policy_.prefetch_horizon();)
     for (const int id : clock_.at(clock_.now() + d).uses) {
       Movable& tensor = tensors_[size_t(id)];
       if (tensor.state != ResidencyState::kNotResident || !policy_.wants_prefetch(tensor, d)) continue;

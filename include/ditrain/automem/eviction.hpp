@@ -87,8 +87,10 @@ class EvictionPolicy {
  public:
   /// Clock and tensors must outlive the policy.
   EvictionPolicy(Strategy strategy, const StepClock& clock, const std::vector<Movable>& tensors, Times times)
-      : strategy_(strategy), clock_(clock), tensors_(tensors), times_(std::move(times)) {}
-  void set_times(Times times) { times_ = std::move(times); }
+      : strategy_(strategy), clock_(clock), tensors_(tensors) {
+    set_times(std::move(times));
+  }
+  void set_times(Times times);
 
   /// Whether the use at that time overwrites all contents of the tensor.
   bool is_overwritten(const Movable& tensor, int64_t time) const;
@@ -105,6 +107,8 @@ class EvictionPolicy {
   int64_t prefetch_horizon() const;  ///< how many points from now tensors are prefetched
   /// Whether the tensor is not resident, is next used `distance` points from now, and can be copied without workers.
   bool wants_prefetch(const Movable& tensor, int64_t distance) const;
+  /// The least distance above `after` at which a tensor wants to be prefetched; prefetch_horizon() if none does.
+  int64_t next_prefetch(int64_t after) const;
   /// Which tensors may be evicted now for prefetches. Copies have to begin if, for some later point, copying in all
   /// that is needed by then would take as long as the time until that point.
   Victims prefetch_victims(size_t free_bytes) const;
@@ -113,7 +117,10 @@ class EvictionPolicy {
   const Strategy strategy_;
   const StepClock& clock_;
   const std::vector<Movable>& tensors_;
+  double seconds_until(int64_t distance) const;
+
   Times times_;
+  std::vector<double> before_s_;  // per point of a step, and for its end: seconds of those before it
 };
 
 }  // namespace ditrain::automem
