@@ -7,4 +7,4 @@ cd "$(dirname "$0")/.."
 [[ $(id -u) -eq 0 ]] && export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 PATH=/usr/bin:$PATH
 # As many tests at a time as cores; those that need the machine for themselves say so (RUN_SERIAL, PROCESSORS).
-exec ctest --preset release -j "$(nproc)" "$@"
+exec ctest --preset release --no-tests=error -j "$(nproc)" "$@"

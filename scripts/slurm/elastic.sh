@@ -82,10 +82,10 @@ done
 program=${DITRAIN:-build/release/bin/ditrain}
 [[ -x $program ]] || refuse "there is no program $program; set DITRAIN"
 # --cpus-per-task counts hardware threads, PE and --cores-per-rank count cores.
-threads=$(LC_ALL=C lscpu | sed -n 's/^Thread(s) per core: *\([1-9][0-9]*\)$/\1/p')
-threads=${threads:-1}
+threads=$({ LC_ALL=C lscpu 2>/dev/null || true; } | sed -n 's/^Thread(s) per core: *\([1-9][0-9]*\)$/\1/p')
+threads=${threads:-1} cpus_per_rank=$((cores_per_rank * ${threads:-1}))
 if [[ $cores_per_rank -eq 0 && -n ${SLURM_CPUS_PER_TASK:-} ]]; then
-  cores_per_rank=$((SLURM_CPUS_PER_TASK / threads))
+  cpus_per_rank=$SLURM_CPUS_PER_TASK cores_per_rank=$((SLURM_CPUS_PER_TASK / threads))
   [[ $cores_per_rank -gt 0 ]] || cores_per_rank=1
 fi
 if [[ -f $hosts ]]; then
@@ -157,7 +157,7 @@ launch() {
     # --wait: a rank that was killed ends the job 20 s later, and srun names it.
     job=(srun "--mpi=${DITRAIN_PMI:-pmix}" "--nodelist=$list" "--nodes=$count" "--ntasks=$((count * $2))"
          "--ntasks-per-node=$2")
-    [[ $cores_per_rank -eq 0 ]] || job+=(--cpu-bind=cores "--cpus-per-task=$((cores_per_rank * threads))")
+    [[ $cores_per_rank -eq 0 ]] || job+=(--cpu-bind=cores "--cpus-per-task=$cpus_per_rank")
     job+=(--wait=20)
   else
     list=$(printf ",%s:$2" "${names[@]}")

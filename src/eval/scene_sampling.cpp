@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
 #include "ditrain/base/random.hpp"
 #include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/dataset/tile_shards.hpp"
@@ -33,9 +34,13 @@ std::vector<std::optional<double>> declared_nodata(const dataset::ConditionBands
   const std::string& path = condition.path.empty() ? data.path : condition.path;
   std::error_code unreadable;
   if (!std::filesystem::exists(path, unreadable)) return all;
-  const dataset::TileShards tiles(path);
-  const std::vector<int> numbers = dataset::find_bands(tiles.band_names(), condition.bands, path);
-  for (size_t c = 0; c < all.size(); ++c) all[c] = tiles.bands()[size_t(numbers[c])].nodata;
+  try {
+    const dataset::TileShards tiles(path);
+    const std::vector<int> numbers = dataset::find_bands(tiles.band_names(), condition.bands, path);
+    for (size_t c = 0; c < all.size(); ++c) all[c] = tiles.bands()[size_t(numbers[c])].nodata;
+  } catch (const InputError& e) {  // sampling does not need them
+    log::warn("fill numbers are those that the raster states: {}", e.what());
+  }
   return all;
 }
 

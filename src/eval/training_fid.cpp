@@ -116,14 +116,15 @@ void TrainingFid::expect_pixels(const std::string& where, const std::string& inp
   const std::vector<float> black(size_t(shape_.elements()), -1.0f);
   Samples samples(black, shape_);
   const auto size_of = [](const std::string& description) {
-    return description.substr(0, description.find(", divided by"));
+    return description.substr(0, std::min(description.find(", divided by"), description.find(", bands")));
   };
   const std::string expected = size_of(features_of(team_, samples, settings_).description);
   if (!input.empty() && size_of(input) != expected)
     throw InputError({.where = "eval.reference",
                       .what = "the reference has other pixels than the samples",
                       .got = size_of(input) + " in " + where,
-                      .expected = expected});
+                      .expected = expected,
+                      .hint = "images of the size of the samples, or statistics of such"});
   // Colours of pictures are from 0 to 1, bands from -1 to 1, latents about so; resizing overshoots a little.
   const double from = samples.image(0).is_u8 ? -0.0625 : -16, to = samples.image(0).is_u8 ? 1.0625 : 16;
   const auto [least, greatest] = std::minmax_element(reference_.mu.begin(), reference_.mu.end());

@@ -60,7 +60,8 @@ Inputs open_inputs(const config::Config& wanted) {
   dataset::settle(c.data);
   facts.data = c.data;
   inputs.data = open_data(c, facts.encoder.get());
-  if (c.data.hold_out > 0) inputs.held_out = open_data(c, facts.encoder.get(), dataset::Part::kHeldOut);
+  if (c.data.hold_out > 0 && c.eval.every_steps > 0)
+    inputs.held_out = open_data(c, facts.encoder.get(), dataset::Part::kHeldOut);
   facts.num_classes = inputs.data->num_classes();
   for (size_t i = 0; i < kNumMetadata; ++i) facts.known_numbers[i] = inputs.data->knows(i);
   facts.condition_channels = inputs.data->condition_channels();

@@ -295,9 +295,10 @@ void place(Scene& scene, const Group& group, double resolution) {
     refuse(scene.name, "--resolution needs scenes with a CRS", "no georeference", "", "--tile alone, in pixels");
   images::GeoTransform& t = *scene.transform;
   const double across = std::hypot(t[1], t[4]) / resolution, down = std::hypot(t[2], t[5]) / resolution;
-  scene.whole_width *= across, scene.whole_height *= down;
-  scene.width = std::max<int64_t>(1, int64_t(std::floor(scene.whole_width + 1e-6)));
-  scene.height = std::max<int64_t>(1, int64_t(std::floor(scene.whole_height + 1e-6)));
+  const auto pixels = [](double x) { return std::abs(x - std::round(x)) <= 1e-6 ? std::round(x) : x; };
+  scene.whole_width = pixels(scene.whole_width * across), scene.whole_height = pixels(scene.whole_height * down);
+  scene.width = std::max<int64_t>(1, int64_t(std::floor(scene.whole_width)));
+  scene.height = std::max<int64_t>(1, int64_t(std::floor(scene.whole_height)));
   if (scene.width > (int64_t{1} << 20) || scene.height > (int64_t{1} << 20))
     refuse(scene.name, "--resolution makes a grid of too many pixels",
            fmt::format("{} x {}", scene.width, scene.height));

@@ -152,7 +152,8 @@ void Evaluation::validation(std::map<std::string, double>& extra) {
   extra["val_mse"] = loss.right_label;
   if (std::isfinite(loss.wrong_label)) extra["val_mse_wrong_label"] = loss.wrong_label;
   log::info("validation: mse {:.5f} with the right label, {:.5f} with a wrong one ({} fixed {}images)",
-            loss.right_label, loss.wrong_label, n, config.data.hold_out > 0 ? "held-out " : "");
+            loss.right_label, loss.wrong_label, std::min(n, validation_data.size()),
+            config.data.hold_out > 0 ? "held-out " : "");
 }
 
 }  // namespace ditrain::train

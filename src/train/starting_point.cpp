@@ -37,7 +37,8 @@ StartingPoint::StartingPoint(RunContext& run) : run_(run) {
 
 void StartingPoint::open_folder() {
   const TrainOptions& options = run_.options;
-  if (!options.resume_from.empty()) checkpoint::find_checkpoint(options.resume_from);  // before a folder is made
+  if (!fs::exists(options.out) && !options.resume_from.empty())
+    checkpoint::find_checkpoint(options.resume_from);  // before a folder is made
   files::make_output_folder(options.out);
   lock_.emplace(options.out, options.resume_auto ? kPatience_s : 0);
   run_.note(lock_->note());
@@ -136,7 +137,9 @@ void StartingPoint::begin(int64_t step, const std::string& topology) {
   files::discard_checkpoints_after(checkpoint::snapshots_of(run_.options.out), step);
   for (const auto& [grid_step, path] : report::sample_grids(run_.options.out))
     if (const fs::path grid = path; grid_step > step)
-      fs::rename(grid, grid.parent_path() / ("discarded_" + grid.filename().string()));
+      if (std::error_code error;
+          fs::rename(grid, grid.parent_path() / ("discarded_" + grid.filename().string()), error), error)
+        log::warn("{} is of a step that is discarded, and stays: {}", path, error.message());
   const int64_t lines = discard_metrics_after(run_.options.out, step);
   if (lines > 0) log::info("{} line(s) after step {} moved to metrics.discarded.jsonl", lines, step);
 }
