@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that ditrain needs and this machine lacks. Does nothing, and needs no rights, if none is
 # missing. As root it installs by itself, as a user through sudo; with neither it prints what to install and stops.
-# Arguments are further packages. With --list it prints the packages instead.
+# Arguments are further packages. With --list it prints the packages instead. Other systems than Debian are left alone.
 set -euo pipefail
 list=false
 [[ ${1:-} != --list ]] || { list=true; shift; }
@@ -12,8 +12,8 @@ packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhwloc-d
           catch2 "$@")
 ! $list || { printf '%s\n' "${packages[@]}"; exit 0; }
 
-if ! command -v dpkg-query >/dev/null; then
-  echo "this system has no Debian packages: CMake looks for the libraries (scripts/README.md)" >&2
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+  echo "this system does not install by apt-get: CMake looks for the libraries (scripts/README.md)" >&2
   exit 0
 fi
 missing=()

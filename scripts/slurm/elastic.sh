@@ -83,7 +83,8 @@ program=${DITRAIN:-build/release/bin/ditrain}
 [[ -x $program ]] || refuse "there is no program $program; set DITRAIN"
 # --cpus-per-task counts hardware threads, PE and --cores-per-rank count cores.
 threads=$({ LC_ALL=C lscpu 2>/dev/null || true; } | sed -n 's/^Thread(s) per core: *\([1-9][0-9]*\)$/\1/p')
-threads=${threads:-1} cpus_per_rank=$((cores_per_rank * ${threads:-1}))
+threads=${threads:-1}
+cpus_per_rank=$((cores_per_rank * threads))
 if [[ $cores_per_rank -eq 0 && -n ${SLURM_CPUS_PER_TASK:-} ]]; then
   cpus_per_rank=$SLURM_CPUS_PER_TASK cores_per_rank=$((SLURM_CPUS_PER_TASK / threads))
   [[ $cores_per_rank -gt 0 ]] || cores_per_rank=1

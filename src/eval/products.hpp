@@ -3,8 +3,8 @@
 // number of workers changes no bit.
 // The products of module kernels are of f32 and bf16 with sums in f32, too coarse for covariances whose roots are
 // taken. These are in f64 and a small part of an evaluation; so one small loop here is compiled for several instruction
-// sets, where a family of kernels would be a table, descriptors and tests for one caller. The bits may
-// differ between instruction sets, and DITRAIN_ISA does not choose among them.
+// sets, where a family of kernels would be a table, descriptors and tests for one caller. The bits may differ between
+// instruction sets, and DITRAIN_ISA does not choose among them.
 #pragma once
 #include <cstdint>
 

@@ -38,7 +38,7 @@ std::vector<std::optional<double>> declared_nodata(const dataset::ConditionBands
     const dataset::TileShards tiles(path);
     const std::vector<int> numbers = dataset::find_bands(tiles.band_names(), condition.bands, path);
     for (size_t c = 0; c < all.size(); ++c) all[c] = tiles.bands()[size_t(numbers[c])].nodata;
-  } catch (const InputError& e) {  // sampling does not need them
+  } catch (const Error& e) {  // sampling does not need them
     log::warn("fill numbers are those that the raster states: {}", e.what());
   }
   return all;

@@ -135,11 +135,13 @@ void StartingPoint::begin(int64_t step, const std::string& topology) {
               run_.config.checkpoint.keep_discarded ? "it stays (checkpoint.keep_discarded)"
                                                     : "it goes when the next one is whole");
   files::discard_checkpoints_after(checkpoint::snapshots_of(run_.options.out), step);
-  for (const auto& [grid_step, path] : report::sample_grids(run_.options.out))
-    if (const fs::path grid = path; grid_step > step)
-      if (std::error_code error;
-          fs::rename(grid, grid.parent_path() / ("discarded_" + grid.filename().string()), error), error)
-        log::warn("{} is of a step that is discarded, and stays: {}", path, error.message());
+  for (const auto& [grid_step, path] : report::sample_grids(run_.options.out)) {
+    if (grid_step <= step) continue;
+    std::error_code error;
+    const fs::path grid = path;
+    fs::rename(grid, grid.parent_path() / ("discarded_" + grid.filename().string()), error);
+    if (error) log::warn("{} is of a step that is discarded, and stays: {}", path, error.message());
+  }
   const int64_t lines = discard_metrics_after(run_.options.out, step);
   if (lines > 0) log::info("{} line(s) after step {} moved to metrics.discarded.jsonl", lines, step);
 }

@@ -201,6 +201,18 @@ TEST_CASE("the defaults go together: a config with nothing but a number of steps
           "no error");
 }
 
+TEST_CASE("keys of data that the kind of data does not read are warned of") {
+  const auto warnings = [](const std::string& data) {
+    return config::warnings(config::parse_config("ema: {warmup: true}\ndata: {path: a, " + data + "}", "a.yaml"));
+  };
+  using Lines = std::vector<std::string>;
+  CHECK(warnings("kind: folder, bands: [B4, B3, B2]") == Lines{"data.bands has no effect with data.kind: folder"});
+  CHECK(warnings("kind: folder, latent_scale: 3") == Lines{"data.latent_scale has no effect with data.kind: folder"});
+  CHECK(warnings("kind: tiles, exif_orientation: true").size() == 1);
+  CHECK(warnings("kind: tiles, bands: [B4], scaling: deviation").empty());
+  CHECK(warnings("kind: latents, latent_scale: 3").empty());
+}
+
 TEST_CASE("an EMA that still is its first weights at the end is warned of, with what to set") {
   const auto warnings = [](const std::vector<std::string>& sets) {
     return config::warnings(config::parse_config("ema: {decay: 0.9999}", "a.yaml", sets));

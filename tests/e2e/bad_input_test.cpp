@@ -73,6 +73,9 @@ TEST_CASE("bad config: keys and values, with the place, what was found and what 
   require_settings_refused({"memory.automem=paper", "memory.fast_gib=1", "memory.bulk_gib=0", "memory.disk_gib=1",
                             "memory.simulate_bulk={gb_s: 1}"},
                            {"memory.simulate_bulk is a slower bulk tier", "memory.bulk_gib: 0"});
+  require_settings_refused(
+      {"memory.automem=paper", "memory.fast_gib=1", "memory.disk_gib=1", "memory.simulate_bulk={gb_s: 1}"},
+      {"memory.simulate_bulk is a slower bulk tier", "memory.bulk_gib: auto, which is 0 beside memory.disk_gib"});
 }
 
 TEST_CASE("bad config: sizes that do not go together") {

@@ -208,6 +208,41 @@ TEST_CASE("resume: checkpoints are kept as configured and latest is a relative l
   REQUIRE(fs::read_symlink(out + "/checkpoints/latest") == "step_00000013");
 }
 
+TEST_CASE("resume: a checkpoint without averages is passed over, and a kill in a commit loses none") {
+  const TemporaryFolder scratch;
+  const std::string out = scratch / "run";
+  const Args more = sets({"checkpoint.every_steps=2", "checkpoint.keep_last=0", "ema.snapshots_every=2"});
+  REQUIRE_EXIT(run(tiny_ditrain(out, 6, more)), 0);
+  fs::copy(out, scratch / "killed", fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  fs::remove(checkpoint_of(out, 6) + "/averages.safetensors");
+  const Result passed = run(tiny_ditrain(out, 7, more + Args{"--resume", "auto"}));
+  REQUIRE_EXIT(passed, 0);
+  CHECK_THAT(passed.out, Contains("resuming " + checkpoint_of(out, 4)));
+  CHECK_THAT(passed.err, Contains("averages.safetensors is missing"));
+
+  // Between the name of the checkpoint and that of `latest`.
+  const std::string killed = scratch / "killed";
+  fs::remove(killed + "/checkpoints/latest");
+  fs::create_symlink("step_00000004", killed + "/checkpoints/latest");
+  fs::create_symlink("step_00000006", killed + "/checkpoints/.tmp_latest.0123456789abcdef");
+  const Result resumed = run(tiny_ditrain(killed, 7, more + Args{"--resume", killed}));
+  REQUIRE_EXIT(resumed, 0);
+  CHECK_THAT(resumed.out, Contains("resuming ") && Contains("step_00000006 ->"));
+}
+
+TEST_CASE("resume: grids of steps that are discarded are no results") {
+  const TemporaryFolder scratch;
+  const std::string out = scratch / "run", grid = out + "/samples/step_0000000";
+  const Args more = sets({"checkpoint.every_steps=2", "checkpoint.keep_last=0", "sample.every_steps=2",
+                          "sample.num_images=2", "sample.steps=2"});
+  REQUIRE_EXIT(run(tiny_ditrain(out, 6, more)), 0);
+  const Result resumed = run(tiny_ditrain(out, 4, more + Args{"--resume", checkpoint_of(out, 2)}));
+  REQUIRE_EXIT(resumed, 0);
+  CHECK_THAT(resumed.out, Contains("samples: " + grid + "4.png\n"));
+  CHECK((fs::exists(grid + "2.png") && fs::exists(grid + "4.png") && !fs::exists(grid + "6.png")));
+  CHECK(fs::exists(out + "/samples/discarded_step_00000006.png"));
+}
+
 TEST_CASE("time: checkpoints and lines of the log by time change nothing in the training, on ranks alike") {
   const TemporaryFolder scratch;
   const std::string steps = scratch / "steps", time = scratch / "time";

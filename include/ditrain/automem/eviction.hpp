@@ -114,11 +114,11 @@ class EvictionPolicy {
   Victims prefetch_victims(size_t free_bytes) const;
 
  private:
+  double seconds_until(int64_t distance) const;  ///< expected, until the point in so many points
+
   const Strategy strategy_;
   const StepClock& clock_;
   const std::vector<Movable>& tensors_;
-  double seconds_until(int64_t distance) const;
-
   Times times_;
   std::vector<double> before_s_;  // per point of a step, and for its end: seconds of those before it
 };

@@ -41,7 +41,8 @@ struct SampleFiles {
 ///           numbers: tensor `images` in the type of the data with the metadata of tiles (other data: `samples` in
 ///           f32), and `labels`, -1 for no label
 /// Memory:   rank 0 holds the pictures of the grid, and the values that all ranks pass to one add()
-/// Errors:   RunError (disk full, ...): files that are not whole are removed
+/// Errors:   RunError (disk full, ...): files that are not whole are removed. The constructor: InputError for samples
+///           that are too large for PNG
 class SampleWriter {
  public:
   /// `form` and `picture` must outlive it.

@@ -34,7 +34,7 @@ class TrainingFid {
 
   /// Collective. Only the constructor uses `data`; team and comm must outlive the object.
   /// Errors:   InputError: weights or a reference that cannot be read, or a reference with other dimensions than the
-  ///           samples
+  ///           samples, or with pixels of another shape or range
   TrainingFid(const Setup& setup, const dataset::Dataset& data, parallel::Team& team, dist::Communicator& comm);
 
   /// Returns samples first ... first + n - 1 of this rank, one behind the other, in about [-1, 1].

@@ -45,10 +45,12 @@ ImageU8 resize(const ImageU8& image, int64_t width, int64_t height, ResizeFilter
 /// Errors:   InputError if the scaled image would be over kMaxImagePixels (extreme aspect ratio).
 ImageU8 center_crop_adm(const ImageU8& image, int64_t size_h, int64_t size_w);
 
-/// Writes a grey (1 channel) or RGB (3) PNG through write_file_atomically. Errors: RunError (disk full, ...)
+/// Writes a grey (1 channel) or RGB (3) PNG through write_file_atomically.
+/// Errors:   RunError: over kMaxImagePixels, disk full, ...
 void write_png(const std::string& path, const ImageU8& image);
 
-/// Images of one size in rows of `columns`, `pad` black pixels between and around them. At least one image.
+/// Images of one size in rows of `columns`, `pad` black pixels between and around them. At least one image; of many the
+/// first ones, in as many columns and rows as kMaxImagePixels has room for.
 ImageU8 make_grid(const std::vector<ImageU8>& images, int64_t columns, int64_t pad);
 
 /// clamp(127.5 x + 128, 0, 255), truncated, as the reference saves its samples; NaN becomes 0.
