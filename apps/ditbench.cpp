@@ -117,7 +117,7 @@ config::CommandLine make_command_line() {
       "  clusters    steps of one core and of clusters of all, split by samples and by columns, in turns: "
       "efficiency, barriers\n"
       "  ladder      what each optimisation gives: steps with the reference GEMM and ours, fused, tuned (as "
-      "the paper's Figure 9 and Table 3); linear layers of XL beside OpenBLAS, BLIS and oneDNN (Table 4)\n"
+      "the paper's Figure 9 and Table 3)\n"
       "  tune        search the cache blocks that make GEMMs fastest here; ditrain reads the file that this "
       "writes\n"
       "  comm        sums of gradients over ranks by size, flat (MPI) and hierarchical (memory of the node): "
@@ -428,11 +428,12 @@ void run_scale(const config::CommandLine& line, bench::Harness& harness, dist::C
                       .hint = "ditbench scale --platform platforms/fat_tree_200g.yaml --model XL"});
   if (comm.world_size() > 1)
     throw InputError({.where = "ditbench", .what = "scale simulates ranks", .got = "several real ones"});
-  bench::ScaleBench scale{.platform = line.get("platform"),
-                          .strategies = choices<config::Strategy>(line, "strategies"),
-                          .algorithms = choices<bench::SumAlgorithm>(line, "ways"),
-                          .precision = precision(line),
-                          .sets = sets_of(line)};
+  bench::ScaleBench scale{
+      .platform = line.get("platform"),
+      .strategies = choices<config::Strategy>(line, "strategies"),
+      .algorithms = choices<bench::SumAlgorithm>(line, "ways"),
+      .precision = precision(line),
+      .sets = line.has("recording") && !line.has("recompute") ? line.get_all("set") : sets_of(line)};
   if (line.has("nodes")) scale.nodes = integers(line, "nodes");
   if (line.has("model")) scale.models = words(line, "model");
   if (line.has("batch")) scale.batch = line.get_int("batch", 1, 1 << 20);
@@ -471,13 +472,48 @@ void run_scale(const config::CommandLine& line, bench::Harness& harness, dist::C
 struct Bench {
   const char* name;
   void (*run)(const config::CommandLine&, bench::Harness&, dist::Communicator&);
+  std::string_view flags;  // that it reads, beside those of all
 };
+constexpr std::string_view kFlagsOfSteps = "model batch precision recompute set";
 constexpr Bench kBenches[] = {
-    {"gemm", run_gemm},     {"ops", run_ops},   {"step", run_step},       {"clusters", run_clusters},
-    {"ladder", run_ladder}, {"tune", run_tune}, {"comm", run_comm},       {"strategies", run_strategies},
-    {"memory", run_memory}, {"conv", run_conv}, {"vae", run_vae},         {"inception", run_inception},
-    {"sample", run_sample}, {"data", run_data}, {"quality", run_quality}, {"scale", run_scale},
-    {"paper", run_paper}};
+    {"gemm", run_gemm, "model batch precision peers set"},
+    {"ops", run_ops, "model precision set"},
+    {"step", run_step, kFlagsOfSteps},
+    {"clusters", run_clusters, kFlagsOfSteps},
+    {"ladder", run_ladder, kFlagsOfSteps},
+    {"tune", run_tune, "model batch out"},
+    {"comm", run_comm, "model batch precision recompute set kib"},
+    {"strategies", run_strategies, "model batch precision recompute set memory-gib"},
+    {"memory", run_memory, "model batch precision recompute set matrix fast"},
+    {"conv", run_conv, "precision peers set"},
+    {"vae", run_vae, "precision peers set"},
+    {"inception", run_inception, "batch precision set"},
+    {"sample", run_sample, "model batch precision set"},
+    {"data", run_data, kFlagsOfSteps},
+    {"quality", run_quality,
+     "model batch precision set config recipe against minutes seeds first-seed samples evaluations out"},
+    {"scale", run_scale,
+     "model batch precision recompute set platform nodes global-batch strategies ways outer-every shares recording "
+     "jitter slow busy message-us seed rounds every-die"},
+    {"paper", run_paper, "model batch precision recompute set only platform out"}};
+
+std::vector<std::string> flags_of(const Bench& bench) {
+  std::istringstream flags{std::string(bench.flags)};
+  return {std::istream_iterator<std::string>(flags), {}};
+}
+
+/// A flag that another bench would read is refused: hours are not spent on measuring something else.
+void check_flags(const config::CommandLine& line, const Bench& bench) {
+  const std::vector<std::string> own = flags_of(bench);
+  for (const Bench& other : kBenches)
+    for (const std::string& flag : flags_of(other))
+      if (line.has(flag) && std::find(own.begin(), own.end(), flag) == own.end())
+        throw InputError({.where = "command line",
+                          .what = fmt::format("--{} is not a flag of ditbench {}", flag, bench.name),
+                          .expected = fmt::format("of --{} and the flags of all: --threads, --clusters, --repeats, "
+                                                  "--quick, --json",
+                                                  fmt::join(own, ", --"))});
+}
 
 const Bench& wanted_bench(const config::CommandLine& line) {
   std::vector<std::string> names;
@@ -501,6 +537,7 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   config::CommandLine line = make_command_line();
   if (!line.parse(argc, argv)) return kExitDone;
   const Bench& wanted = wanted_bench(line);
+  check_flags(line, wanted);
   const bool leader = comm.rank() == 0;
   if (line.has("json") && leader) files::check_output_file(line.get_path("json"));
   kernels::chosen_isa();  // a bad DITRAIN_ISA before anything is measured
@@ -531,6 +568,7 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   if (!leader) return kExitDone;
   std::fputs(describe(harness.report()).c_str(), stdout);
   if (line.has("json")) files::write_file_atomically(line.get("json"), to_json(harness.report()));
+  config::check_stdout();
   harness.check_shares();  // last: hours of rows are not lost over one of them
   return kExitDone;
 }

@@ -107,6 +107,7 @@ int body(int argc, char** argv, dist::Communicator& comm) {
     throw InputError({.where = "command line", .what = "--slow-share is for --preflight"});
   if (line.has("print-config")) {
     if (comm.rank() == 0) std::fputs(config::to_yaml(config).c_str(), stdout);
+    config::check_stdout();
     return kExitDone;
   }
   const std::string out = run_folder(line);
@@ -115,6 +116,7 @@ int body(int argc, char** argv, dist::Communicator& comm) {
     if (comm.rank() == 0 && !picture.empty()) files::check_output_file(picture);
     const plan::RunPlan run = plan::plan_dry_run(config, ranks, comm).plan;
     if (comm.rank() == 0) explain_memory(run, picture);
+    config::check_stdout();
     plan::check_tiers(run, out);
     return kExitDone;
   }
@@ -209,6 +211,7 @@ int plan_cluster(int argc, char** argv) {
   const plan::ClusterPlan plan = plan::plan_cluster(config, facts, machine);
   std::fputs(describe(plan, arguments).c_str(), stdout);
   if (line.has("all")) std::fputs(list_all(plan).c_str(), stdout);
+  config::check_stdout();
   return kExitDone;
 }
 

@@ -26,6 +26,7 @@
 #include "ditrain/eval/sample_writer.hpp"
 #include "ditrain/eval/sampling.hpp"
 #include "ditrain/eval/scene_sampling.hpp"
+#include "ditrain/files/file_lock.hpp"
 #include "ditrain/files/files.hpp"
 #include "ditrain/images/raster.hpp"
 #include "ditrain/nn/model.hpp"
@@ -373,7 +374,7 @@ class Decoder {
                                               job.precision),
                  pixel = eval::bytes_per_scene_pixel(config.model, job.sampler);
     const auto ranks = size_t(comm.local_size());
-    const size_t limit = platform::memory_limit(int(ranks), "", /*uses_explicit=*/false).bytes / ranks;
+    const size_t limit = platform::memory_limit(int(ranks)).bytes / ranks;
     const size_t left = limit - std::min(limit, fixed + plan::kProgramBytes);
     const auto side = int64_t(std::sqrt(double(left) / double(pixel)));
     plan::check_memory(fixed + size_t(output_.pixels()) * pixel, int(ranks),
@@ -394,14 +395,30 @@ class Decoder {
   std::optional<eval::LatentCodec> codec_;
 };
 
+/// The lock of --out, whose file does not stay among the samples.
+class OutputLock {
+ public:
+  explicit OutputLock(const std::string& folder) : folder_(folder), lock_(files::lock_output_folder(folder)) {}
+  ~OutputLock() {
+    std::error_code ignored;
+    fs::remove(folder_ + "/.lock", ignored);
+  }
+  OutputLock(const OutputLock&) = delete;
+  OutputLock& operator=(const OutputLock&) = delete;
+
+ private:
+  const std::string folder_;
+  const std::unique_ptr<files::FileLock> lock_;
+};
+
 /// Nothing that exists is overwritten; found out before anything is computed.
-void check_outputs(const Job& job, const eval::SampleForm& output) {
+std::unique_ptr<OutputLock> check_outputs(const Job& job, const eval::SampleForm& output) {
   if (!job.npz.empty() && !output.is_picture())
     refuse("--npz holds grey or RGB images",
            fmt::format("a model of {} {}", output.channels, output.is_latent ? "channels of latents" : "channels"),
            "1 or 3 channels of pixels",
            fmt::format("--vae, or without it: ditsample writes OUT/{} for such models", eval::kRawSamplesFile));
-  files::make_output_folder(job.out);
+  auto lock = std::make_unique<OutputLock>(job.out);
   for (const fs::directory_entry& entry : fs::directory_iterator(job.out))
     if (entry.path().extension() == ".png" || entry.path().extension() == ".tif" ||
         entry.path().filename() == eval::kRawSamplesFile || entry.path().filename() == eval::kSampleFactsFile)
@@ -415,6 +432,7 @@ void check_outputs(const Job& job, const eval::SampleForm& output) {
     const fs::path parent = fs::path(file).parent_path();
     if (!parent.empty()) files::make_output_folder(parent.string());
   }
+  return lock;
 }
 
 void log_job(const Job& job, const checkpoint::WeightsSource& source, const diffusion::Process& process,
@@ -594,7 +612,7 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   const plan::Placement placement = plan::plan_placement(machine, comm);
   parallel::Team team(placement.team());
   Decoder decoder(job, config, team, comm);
-  if (comm.rank() == 0) check_outputs(job, decoder.output());
+  const auto lock = comm.rank() == 0 ? check_outputs(job, decoder.output()) : nullptr;
   comm.barrier();
   const auto data = open_training_data(job, config);
   log_job(job, source, *process, decoder.output(), comm);

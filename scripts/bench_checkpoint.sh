@@ -45,14 +45,14 @@ rate() { awk -v b="$bytes" -v s="$1" 'BEGIN { printf "%.2f GB/s", b * 1e-9 / s }
 seconds() {
   local start
   start=$(date +%s.%N)
-  "$@" >/dev/null 2>&1
+  "$@" >/dev/null 2>"$work/failure" || { cat "$work/failure" >&2; kill $$; }
   awk -v a="$start" -v b="$(date +%s.%N)" 'BEGIN { print b - a }'
 }
 # The same bytes out of the page cache: zeros are faster on some virtual disks.
 copy() {
   local file
   for file in "$folder"/*.safetensors; do
-    dd if="$file" of="$work/disk_${file##*/}" bs=4M oflag=direct conv=fsync
+    dd if="$file" of="$work/disk_${file##*/}" bs=4M oflag=direct conv=fsync || return
   done
 }
 for i in 1 2 3 4 5; do  # in turns: rates of shared disks drift
@@ -67,6 +67,6 @@ for i in 1 2 3 4 5; do  # in turns: rates of shared disks drift
 done
 for i in 1 2 3; do
   cat "$folder"/*.safetensors >/dev/null
-  cached_s=$(seconds sh -c "cat $folder/*.safetensors >/dev/null")
+  cached_s=$(seconds cat "$folder"/*.safetensors)
   echo "checking it from the page cache: $("$bin/ditverify" --checkpoint "$folder" | tail -1 | sed -E 's/.*, ([0-9.]+ GB\/s)\)/\1/'); cat, one thread: $(rate "$cached_s")"
 done

@@ -28,6 +28,7 @@ for part in $parts; do
   [[ $part != pytorch || -n $pytorch ]] || refuse "part pytorch needs PYTORCH=python"
 done
 
+runs=0
 say() { echo "$@" >>"$out"; }
 
 # run NAME COMMAND...: the command as NAME and what it printed.
@@ -36,7 +37,7 @@ run() {
   shift
   if [[ -n ${JSON:-} && $1 != scripts/* ]]; then
     mkdir -p "$JSON"
-    json=(--json "$JSON/$(tr -c 'a-zA-Z0-9\n' _ <<<"$name ${*:2}").json")
+    json=(--json "$JSON/$(printf %03d $((++runs)))_$(tr -c 'a-zA-Z0-9\n' _ <<<"$name ${*:2}").json")
   fi
   say ""; say '```'; say "\$ $name ${*:2}"
   echo "\$ $name ${*:2}"

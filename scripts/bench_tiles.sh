@@ -6,6 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 side=${1:-10980}
 folder=${2:-$(mktemp -d)}
+[[ $# -ge 2 ]] || trap 'rm -rf "$folder"' EXIT
 ./scripts/install_packages.sh libgdal-dev gdal-bin time
 ./scripts/build.sh release ditdata
 mkdir -p "$folder/scenes"

@@ -7,7 +7,8 @@
 #   SEEDS="0 1 2" STEPS=2000 RANKS=4 CONFIG=configs/cifar10.yaml IMAGES=2000 BIN=build/release/bin
 #   SETS="model.depth=4 ..."               for all runs
 #   LIMIT=1.02                             ends with 1 if the mean ratio of the last variant is above it
-# Runs of OUT that have ended are not made again, so that the same command goes on, also with more seeds or variants.
+# Runs of OUT that have ended are not made again, so that the same command goes on, also with more seeds or variants;
+# those of other settings are refused.
 # Ranks have one thread each. Losses do not depend on the load of the machine; `CPU s` is that of the steps of all ranks.
 set -euo pipefail
 export LC_ALL=C  # numbers with a point
@@ -28,8 +29,14 @@ train() {
                         "checkpoint.every_steps=$steps" checkpoint.every_minutes=0 log.every_steps=100)
   [[ -z ${SETS:-} ]] || sets+=($SETS)
   sets+=("${@:3}")
-  [[ -f $folder/metrics.jsonl && -n $(last "$folder" val_mse) ]] && return
+  local settings="$ranks ranks, ${CONFIG:-configs/cifar10.yaml}: ${sets[*]}"
+  if [[ -f $folder/metrics.jsonl && -n $(last "$folder" val_mse) ]]; then
+    [[ $(cat "$folder.settings" 2>/dev/null) == "$settings" ]] && return
+    echo "check_outer: $folder is of other settings: $(cat "$folder.settings" 2>/dev/null); choose another OUT" >&2
+    exit 2
+  fi
   rm -rf "${folder:?}"
+  echo "$settings" >"$folder.settings"
   mpirun --oversubscribe --bind-to none -np "$ranks" "$bin/ditrain" --config "${CONFIG:-configs/cifar10.yaml}" \
     --out "$folder" "${sets[@]/#/--set=}" >"$folder.text" 2>&1 || { cat "$folder.text" >&2; exit 1; }
 }

@@ -26,6 +26,7 @@
 #   --pause-s S               before a new start; doubles with each failure in a row (default 10)
 # The program is DITRAIN, or else build/release/bin/ditrain; DITRAIN_PMI is what srun's --mpi gets (pmix).
 set -euo pipefail
+export LC_ALL=C  # numbers with a point
 
 say() { echo "elastic: $*"; }
 refuse() {

@@ -70,7 +70,7 @@ class Trial {
   Trial(parallel::Team& team, const TrialSetup& setup)
       : team_(team),
         loads_(size_t(team.num_workers())),
-        fast_(2 * kBytes, platform::PagePolicy::kAuto),
+        fast_(2 * kBytes, platform::PagePolicy::kTransparent),
         tier_(memory::make_bulk_memory({.bytes = 2 * kBytes, .nodes = setup.bulk_nodes})),
         threads_({.pus = setup.pus, .simulate = setup.simulate}),
         workers_({.simulate = setup.simulate, .by = CopyBy::kWorkers}) {
@@ -181,7 +181,7 @@ CopyTrial measure_copying(parallel::Team& team, const TrialSetup& wanted) {
 }
 
 memory::TierRates measure_tier(memory::Backing& backing, size_t tier, size_t bytes, const std::vector<int>& pus) {
-  platform::PageBlock fast(bytes, platform::PagePolicy::kAuto);
+  platform::PageBlock fast(bytes, platform::PagePolicy::kTransparent);
   std::fill_n(fast.data(), bytes, std::byte{1});
   CopyEngine engine({.pus = pus});
   std::string problem;
@@ -228,7 +228,7 @@ constexpr int64_t kValues = int64_t{64} << 20;  // more than caches hold
 
 // Bytes per second that the team reads from nodes.
 double measure_reading(parallel::Team& team, const std::vector<int>& nodes) {
-  platform::PageBlock block(size_t(kValues) * sizeof(float), platform::PagePolicy::kAuto);
+  platform::PageBlock block(size_t(kValues) * sizeof(float), platform::PagePolicy::kTransparent);
   if (!platform::place_on_nodes(block.data(), block.bytes(), nodes, platform::policy_for(nodes))) return 0;
   auto* values = reinterpret_cast<float*>(block.data());
   const auto each = [&](const auto& use) {

@@ -17,6 +17,7 @@
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/platform/signals.hpp"
 
 namespace ditrain::bench {
 namespace {
@@ -109,6 +110,9 @@ void Child::end() {
   if (running()) kill(-pid_, SIGKILL), kill(pid_, SIGKILL);
   wait(true);
 }
+
+RunsChildren::RunsChildren(const std::vector<int>& pus) : all_cores_(pus) { platform::install_signal_flags(); }
+RunsChildren::~RunsChildren() { platform::remove_signal_flags(); }
 
 std::string program_beside(const char* name) {
   return (fs::read_symlink("/proc/self/exe").parent_path() / name).string();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "memory_cap.hpp"
+#include "peer_library.hpp"
 
 namespace ditrain::bench {
 
@@ -39,6 +40,19 @@ class Child {
   pid_t pid_ = -1;
   bool ended_ = false;
   int exit_code_ = -1;
+};
+
+/// While children run: this thread, whose mask they inherit, may use all of `pus` instead of a worker's core, and a
+/// signal is for platform::take_signal_flags. Both as before at the end.
+class RunsChildren {
+ public:
+  explicit RunsChildren(const std::vector<int>& pus);
+  ~RunsChildren();
+  RunsChildren(const RunsChildren&) = delete;
+  RunsChildren& operator=(const RunsChildren&) = delete;
+
+ private:
+  const AffinityScope all_cores_;
 };
 
 /// The path of another program in the folder of this one.

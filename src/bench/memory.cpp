@@ -112,11 +112,11 @@ class Training {
 
 // They are in memory at the same time, so that they can take turns.
 void check_all_fit(const std::vector<std::pair<std::string, plan::RunPlan>>& plans) {
-  const platform::MemoryLimit limit = plan::limit_of_node(plans.back().second.config);
+  const platform::MemoryLimit limit = platform::memory_limit();
   size_t needed = 0;
   std::string each;
   for (const auto& [name, plan] : plans) {
-    needed += plan.memory.total();
+    needed += plan.memory.outside_huge_pages();
     each += fmt::format("{}{} of '{}'", each.empty() ? "" : ", ", format_bytes(plan.memory.total()), name);
   }
   if (needed <= limit.bytes) return;

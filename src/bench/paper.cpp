@@ -239,6 +239,7 @@ double gain_of_overlap(Harness& harness, const PaperBench& bench) {
   Child::Options options{.output = output};
   if (geteuid() == 0)  // whom mpirun refuses unless these two say otherwise
     options.environment = {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"};
+  const AffinityScope all_cores(harness.placement().topology.allowed_pus);  // of which ranks take each their own
   Child child(command, options);
   while (child.running()) usleep(100000);
   if (child.exit_code() != 0)

@@ -20,10 +20,10 @@
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/eval/band_picture.hpp"
 #include "ditrain/eval/sampling.hpp"
+#include "ditrain/files/file_lock.hpp"
 #include "ditrain/files/files.hpp"
 #include "ditrain/images/image.hpp"
 #include "ditrain/plan/inputs.hpp"
-#include "ditrain/platform/affinity.hpp"
 #include "ditrain/platform/signals.hpp"
 #include "quality_table.hpp"
 #include "turns.hpp"
@@ -126,6 +126,11 @@ bool can_share_runs(const config::Config& a, const config::Config& b) {
   return std::all_of(all.begin(), all.end(), [](const auto& d) { return d.key.starts_with("sample."); });
 }
 
+// Recipes may quote the outside world, such as paths.
+std::string text_of(const Json& json, int indent = -1) {
+  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
 // Blocks of images side by side, cut at the lowest.
 images::ImageU8 beside_each_other(const std::vector<images::ImageU8>& blocks) {
   return images::make_grid(blocks, int64_t(blocks.size()), 6);
@@ -140,7 +145,7 @@ class QualityMeterOfRecipes {
   void load_recipes();
   void check_out();
   void keep_runs(Recipe& r);
-  void write_setup() const { files::write_file_atomically(path("quality.json"), setup_.dump(1) + "\n"); }
+  void write_setup() const { files::write_file_atomically(path("quality.json"), text_of(setup_, 1) + "\n"); }
   void calibrate();
   void read_results();
   void open_images();
@@ -171,6 +176,8 @@ class QualityMeterOfRecipes {
   Harness& harness_;
   const QualityBench bench_;
   const std::string ditrain_;
+  const std::unique_ptr<files::FileLock> lock_;
+  const RunsChildren runs_children_;
   std::vector<Recipe> recipes_;
   std::vector<size_t> references_;
   Json setup_;
@@ -182,12 +189,14 @@ class QualityMeterOfRecipes {
 };
 
 QualityMeterOfRecipes::QualityMeterOfRecipes(Harness& harness, const QualityBench& bench)
-    : harness_(harness), bench_(bench), ditrain_(program_beside("ditrain")) {
+    : harness_(harness),
+      bench_(bench),
+      ditrain_(program_beside("ditrain")),
+      lock_(files::lock_output_folder(bench.out)),
+      runs_children_(harness.placement().topology.allowed_pus) {
   if (access(ditrain_.c_str(), X_OK) != 0)
     throw InputError({.where = "ditbench", .what = "quality starts ditrain, which is missing: " + ditrain_});
   load_recipes();
-  platform::set_affinity_mask(harness.placement().topology.allowed_pus);  // children inherit it, not our worker's core
-  platform::install_signal_flags();
 }
 
 // What a run does beside training is left out, and every run leaves what the bench reads.
@@ -265,7 +274,6 @@ void QualityMeterOfRecipes::check_out() {
             {"recipes", Json::object()},
             {"cpu_seconds_per_step", Json::object()},
             {"trained_as", Json::object()}};
-  files::make_output_folder(bench_.out);
   const std::string file = path("quality.json");
   if (fs::exists(file)) {
     const Json there = Json::parse(files::read_text_file(file, size_t{1} << 24), nullptr, /*allow_exceptions=*/false);
@@ -530,7 +538,7 @@ void QualityMeterOfRecipes::finish(size_t recipe, int64_t seed, size_t mark) {
     const Json line = {{"recipe", r.name},         {"seed", seed},           {"mark", mark},
                        {"guided", p.guided},       {"steps", r.steps[mark]}, {"cpu_minutes", minutes},
                        {"values", json_of(values)}};
-    files::append_line(path("results.jsonl"), line.dump());
+    files::append_line(path("results.jsonl"), text_of(line));
     for (size_t k = setup_["minutes"].size(); k <= mark; ++k)
       setup_["minutes"].push_back(bench_.minutes[k]), write_setup();
     std::string told = finite ? "" : "  diverged";
@@ -596,6 +604,11 @@ void QualityMeterOfRecipes::run() {
           harness_.add(results.comparison(i, reference, guided));
   write_pictures(results);
   harness_.note(meter_->describe(bench_.samples));
+  if (meter_->of_training() < bench_.samples)
+    harness_.note(
+        fmt::format("real images are the {} for training, fewer than samples: their distances are larger "
+                    "for that",
+                    meter_->of_training()));
   for (const auto& [point, values] : results_)
     if (point.mark < recipes_[point.recipe].steps.size() && std::isnan(values[0]))
       harness_.note(fmt::format("{}{} with seed {} diverged before {:.2f} CPU minutes, or its samples are not finite",
@@ -604,8 +617,8 @@ void QualityMeterOfRecipes::run() {
   const std::string intervals =
       bench_.seeds < 2 ? "none with one seed"
       : bench_.seeds < 6
-          ? "the least and the most of the seeds, or of their resampled means; three seeds have the true "
-            "mean between them three times out of four"
+          ? "95 % of the resampled means, with three seeds from the least to the most, which have the true mean "
+            "between them three times out of four"
           : "95 %, bootstrap over seeds";
   harness_.note(
       fmt::format("{} samples per set, {} evaluations of the model for each; {} seed(s) from {} on; "

@@ -66,6 +66,7 @@ class QualityMeter {
   /// "real -> samples" is of held-out images, as the classifier knows the others; that of
   /// "nearest" is of a random half of the held-out images that define 1.
   MeasureValues of_real(int64_t num, int64_t patch, uint64_t seed);
+  int64_t of_training() const { return setup_.training.size(); }  ///< images
   /// "8x8: Frechet distance" ... for so many samples.
   std::vector<std::string> describe(int64_t num_samples) const;
 

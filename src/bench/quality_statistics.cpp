@@ -29,7 +29,7 @@ Interval bootstrap(int64_t n, const std::function<double(const std::vector<size_
   std::vector<size_t> repeats(static_cast<size_t>(n));
   std::iota(repeats.begin(), repeats.end(), size_t{0});
   const double value = statistic(repeats);
-  if (n == 1) return {value, value, value};
+  if (n == 1 || std::isnan(value)) return {value, value, value};
   std::vector<double> of_resamples;
   for (int64_t r = 0; r < kResamples; ++r) {
     const RandomKey key(kSeed, Stream::kResample, uint64_t(r));

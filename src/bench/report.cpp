@@ -159,7 +159,7 @@ std::string to_json(const Report& report) {
                     {"read_gb_s", report.read_gb_s}}},
                   {"rows", rows},
                   {"notes", report.notes}};
-  return j.dump(2) + "\n";
+  return j.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";  // notes quote paths
 }
 
 double geometric_mean(const std::vector<double>& x) {

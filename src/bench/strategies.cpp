@@ -96,6 +96,7 @@ class StrategiesMeter {
   const StrategiesBench bench_;
   int threads_, clusters_;
   std::string ditrain_, mpirun_;
+  const RunsChildren runs_children_;
   TemporaryFolder folder_;
   int runs_ = 0;
 };
@@ -112,7 +113,8 @@ StrategiesMeter::StrategiesMeter(Harness& harness, const StrategiesBench& bench)
       threads_(harness.num_threads()),
       clusters_(clusters_of(harness, bench)),
       ditrain_(program_beside("ditrain")),
-      mpirun_(find_in_path("mpirun")) {
+      mpirun_(find_in_path("mpirun")),
+      runs_children_(harness.placement().topology.allowed_pus) {
   if (clusters_ > threads_)
     throw InputError({.where = "ditbench",
                       .what = "more clusters than threads",
@@ -128,8 +130,6 @@ StrategiesMeter::StrategiesMeter(Harness& harness, const StrategiesBench& bench)
                       .what = "threads that do not divide over the clusters: ranks would get fewer",
                       .got = fmt::format("{} and {}", threads_, clusters_)});
   for (const Runs& c : contenders()) config_file(c);  // what cannot run is refused before anything does
-  platform::set_affinity_mask(harness.placement().topology.allowed_pus);  // children inherit it, not our worker's core
-  platform::install_signal_flags();
 }
 
 // The config of a strategy, on all cores whatever the number of ranks. Returns its path.

@@ -154,7 +154,11 @@ bool CommandLine::parse(int argc, const char* const* argv, std::ostream& out) {
   return true;
 }
 
-bool CommandLine::parse(int argc, const char* const* argv) { return parse(argc, argv, std::cout); }
+bool CommandLine::parse(int argc, const char* const* argv) {
+  const bool goes_on = parse(argc, argv, std::cout);
+  if (!goes_on) check_stdout();
+  return goes_on;
+}
 
 bool CommandLine::has(const std::string& name) const { return values_.contains(flag(name).name); }
 
@@ -238,6 +242,12 @@ std::string CommandLine::effective_text(const std::vector<std::string>& but) con
 void open_standard_streams() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd)  // open() takes the lowest number that is free
     if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF) (void)!::open("/dev/null", O_RDWR);
+}
+
+void check_stdout() {
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.flush().good();
+  if (!written)
+    throw RunError({.where = "stdout", .what = "not all of the output could be written", .hint = "a disk with room"});
 }
 
 int run_program(const char* name, const std::function<int()>& body) {

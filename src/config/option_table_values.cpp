@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "ditrain/base/text.hpp"
+
 namespace ditrain::config {
 namespace {
 
@@ -125,6 +127,8 @@ std::string read_text(const OptionValue& value, const std::string& origin, const
   if (item.size() > kMaxTextLength) refuse(origin, name, shown(value), fmt::format("at most {} bytes", kMaxTextLength));
   const bool control = std::any_of(item.begin(), item.end(), [](char c) { return (c >= 0 && c < ' ') || c == '\x7f'; });
   if (control) refuse(origin, name, "control characters", "printable text");
+  if (!is_utf8(item))  // checkpoints hold the config as JSON
+    refuse(origin, name, shown(value), "text in UTF-8", "a symbolic link with another name to such a path");
   return item;
 }
 

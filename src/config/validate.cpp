@@ -302,10 +302,23 @@ std::string idle_data_key(const dataset::Config& d) {
   return "";
 }
 
+/// "KEY has no effect with OTHER: VALUE" of a key of `optimizer` that is set although nothing reads it; "" if none is.
+std::string idle_optimizer_key(const optim::Config& o) {
+  const optim::Config defaults;
+  const bool constant = o.schedule == optim::LrSchedule::kConstant, wsd = o.schedule == optim::LrSchedule::kWsd;
+  const std::string with_schedule = fmt::format("optimizer.schedule: {}", o.schedule);
+  if (o.kind != optim::Kind::kMuon && o.muon_lr != defaults.muon_lr)
+    return fmt::format("optimizer.muon_lr has no effect with optimizer.kind: {}", o.kind);
+  if (constant && o.min_lr != defaults.min_lr) return "optimizer.min_lr has no effect with " + with_schedule;
+  if (!wsd && o.decay_share != defaults.decay_share) return "optimizer.decay_share has no effect with " + with_schedule;
+  return "";
+}
+
 }  // namespace
 
 std::vector<std::string> warnings(const Config& c) {
   std::vector<std::string> lines;
+  if (const std::string line = idle_optimizer_key(c.optimizer); !line.empty()) lines.push_back(line);
   if (const std::string key = idle_data_key(c.data); !key.empty())
     lines.push_back(fmt::format("{} has no effect with data.kind: {}", key, c.data.kind->name));
   if (const std::string key = idle_tier_key(c.memory); !key.empty())

@@ -136,6 +136,7 @@ class DiskFile final : public Backing {
       ::unlink(name.c_str());
       if (::fcntl(fd_, F_SETFL, O_DIRECT) == 0) return;
     }
+    cached_ = true;
     notes_.push_back("the disk tier goes through the page cache: the file system of " + folder +
                      " has no O_DIRECT; memory.disk_path: a folder on a local disk");
   }
@@ -154,7 +155,10 @@ class DiskFile final : public Backing {
     refuse_disk(wanted_, 1, why);
   }
   void transfer(DiskOperation operation, size_t offset, std::byte* data, size_t bytes) {
-    const std::string problem = queues_[size_t(operation)].transfer(fd_, operation, offset, data, bytes);
+    std::string problem = queues_[size_t(operation)].transfer(fd_, operation, offset, data, bytes);
+    // What the system writes later, and cannot, is told to who syncs, but not to who reads it again.
+    if (cached_ && operation == DiskOperation::kWrite && problem.empty() && ::fdatasync(fd_) != 0)
+      problem = std::strerror(errno);
     if (!problem.empty())
       throw RunError({.where = "memory",
                       .what = "the disk tier in " + wanted_.folder + " cannot be " +
@@ -165,6 +169,7 @@ class DiskFile final : public Backing {
   const TierSetup wanted_;
   const size_t bytes_;
   int fd_ = -1;
+  bool cached_ = false;              // by the system: no O_DIRECT
   std::array<DiskQueue, 2> queues_;  // by operation: reads do not wait for writes
   std::vector<std::string> notes_;
 };

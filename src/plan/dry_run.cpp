@@ -9,6 +9,7 @@
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/kernels/measure.hpp"
 #include "ditrain/plan/inputs.hpp"
+#include "ditrain/plan/kernel_settings.hpp"
 #include "ditrain/plan/memory_check.hpp"
 #include "ditrain/plan/rank_groups.hpp"
 #include "ditrain/plan/step_time.hpp"
@@ -36,6 +37,7 @@ struct KnownPlace {
 };
 
 RankPlace place_in_dry_run(const config::Config& config, const Placement& placement, int ranks_on_node) {
+  set_blocking(config.kernels, placement.topology);
   RankPlace place = place_of(placement, ranks_on_node);
   place.copying = plan_copying(config, placement, place, /*disk_folder=*/"", /*team=*/nullptr);
   return place;
@@ -135,8 +137,10 @@ void print_dry_run(const config::Config& wanted, int ranks, const std::string& r
   check_memory(plan);  // its error has the plan of memory
   log::info_lines(describe(plan.memory));
   if (plan.automem) log::info_lines(automem::describe(*plan.automem));
-  const size_t limit = limit_of_node(config).bytes;
-  log::info("a node like this one ({}) holds {} such rank(s)", format_bytes(limit), limit / plan.memory.total());
+  const size_t limit = platform::memory_limit().bytes;
+  log::info("a node like this one ({}) holds {} such rank(s)", format_bytes(limit),
+            limit / plan.memory.outside_huge_pages());
+  if (const std::string warning = memory_warning(plan); !warning.empty()) log::warn_line(warning);
   if (comm.rank() == 0)
     for (const std::string& warning : config::warnings(config)) log::warn_line(warning);
   check_tiers(plan, run_folder);

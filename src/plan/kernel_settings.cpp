@@ -52,7 +52,8 @@ Tuning tuning_of(const nlohmann::json& json) {
   return {json.at("cpu"), json.at("isa"), derived, blocks("gemm")};
 }
 
-// Sets the blocks; says where they come from.
+}  // namespace
+
 std::string set_blocking(const config::KernelsConfig& kernels, const platform::Topology& topology) {
   const bool automatic = kernels.tuned == config::TunedFrom::kAuto;
   std::error_code ignored;
@@ -73,8 +74,6 @@ std::string set_blocking(const config::KernelsConfig& kernels, const platform::T
   kernels::set_gemm_blocking(blocking);
   return why.empty() ? "from " + path : "derived from caches (" + why + ")";
 }
-
-}  // namespace
 
 kernels::GemmBlocking derived_blocking(const platform::Topology& t) {
   const auto share = [&](size_t bytes, int caches) {  // of one core

@@ -18,7 +18,7 @@ namespace {
 int64_t fitting_micro_batch(config::Config config, int world_size, const RankPlace& place, const InputFacts& facts,
                             int64_t most) {
   const int ranks = place.ranks_on_node;
-  const size_t limit = limit_of_node(config, ranks).bytes;
+  const size_t limit = platform::memory_limit(ranks).bytes;
   const int64_t share = config.train.global_batch / config::replicas(config, world_size);
   for (int64_t micro = std::min(most, share); micro >= 1; --micro) {
     if (share % micro != 0) continue;
@@ -69,7 +69,7 @@ std::string what_fits_on_disk(config::Config config, int world_size, const RankP
   const std::string bulk =
       config.memory.tier_gib[memory::tier("bulk")].value_or(0) > 0 ? " --set memory.bulk_gib=0" : "";
   config.memory.automem = config::AutoMem::kOff;
-  const size_t limit = limit_of_node(config, place.ranks_on_node).bytes / size_t(place.ranks_on_node);
+  const size_t limit = platform::memory_limit(place.ranks_on_node).bytes / size_t(place.ranks_on_node);
   const RunPlan off = plan_run(config, world_size, place, {}, facts);
   const automem::Uses uses = record_step(config, off.gradients, off.samples, off.micro_batch);
   const size_t fixed = fixed_fast_bytes(config, off.gradients, off.micro_batch) + uses.small_bytes;
@@ -113,8 +113,8 @@ std::string what_fits(const RunPlan& plan) {
 
 void check_memory(const RunPlan& plan) {
   const int ranks = plan.place.ranks_on_node;
-  const platform::MemoryLimit limit = limit_of_node(plan.config, ranks);
-  const size_t needed = plan.memory.total() * size_t(ranks);
+  const platform::MemoryLimit limit = platform::memory_limit(ranks);
+  const size_t needed = plan.memory.outside_huge_pages() * size_t(ranks);
   if (needed <= limit.bytes) return;
   std::string items = describe(plan.memory);
   items.pop_back();  // its last newline
@@ -125,8 +125,18 @@ void check_memory(const RunPlan& plan) {
                     .hint = "what fits:" + what_fits(plan)});
 }
 
+std::string memory_warning(const RunPlan& plan) {
+  const int ranks = plan.place.ranks_on_node;
+  const size_t needed = plan.memory.outside_huge_pages() * size_t(ranks), usable = usable_bytes(ranks);
+  if (needed <= usable) return "";
+  return fmt::format(
+      "memory: this run needs up to {}, and {} were available when it began: end what holds the rest, or the system "
+      "may end the run",
+      format_bytes(needed), format_bytes(usable));
+}
+
 void check_memory(size_t bytes_of_rank, int ranks_on_node, const std::string& what, const std::string& hint) {
-  const platform::MemoryLimit limit = platform::memory_limit(ranks_on_node, "", /*uses_explicit=*/false);
+  const platform::MemoryLimit limit = platform::memory_limit(ranks_on_node);
   const size_t needed = (bytes_of_rank + kProgramBytes) * size_t(ranks_on_node);
   if (needed <= limit.bytes) return;
   throw InputError({.where = "memory",

@@ -14,6 +14,8 @@
 #include "ditrain/eval/training_fid.hpp"
 #include "ditrain/files/checkpoint_folder.hpp"
 #include "ditrain/files/files.hpp"
+#include "ditrain/kernels/attention.hpp"
+#include "ditrain/kernels/gemm.hpp"
 #include "ditrain/optim/outer.hpp"
 #include "ditrain/plan/inputs.hpp"
 
@@ -118,6 +120,40 @@ MemoryItem messages(const config::Config& config, int world_size, const Gradient
           flat ? "copies of two buckets by MPI" : "between nodes: a bucket of their first ranks, shared out", bytes};
 }
 
+// What a worker asks of ops::Context::scratch at most, of the products of a block and of its attention. Workers that
+// pack together share what each would have alone.
+size_t scratch_bytes(const nn::ModelConfig& m, DType precision, int64_t micro_batch) {
+  const int64_t rows = micro_batch * m.tokens(), D = m.hidden_size;
+  size_t most =
+      kernels::attention_scratch_bytes(m.tokens(), m.head_dim(), precision) +
+      size_t(2 * 3 * m.tokens() * m.head_dim()) * dtype_bytes(precision);  // q, k, v turned, and their gradients
+  const auto product = [&](int64_t rows_of_c, int64_t columns, int64_t steps, DType type_of_c) {
+    const kernels::GemmArgs g{.m = rows_of_c,
+                              .n = columns,
+                              .k = steps,
+                              .a_type = precision,
+                              .b_type = precision,
+                              .c_type = type_of_c,
+                              .arithmetic = precision};
+    most = std::max(most, kernels::gemm_scratch_bytes(g));
+  };
+  for (const auto& [in, out] : {std::pair{D, 3 * D}, {D, D}, {D, m.mlp_size()}, {m.mlp_size(), D}}) {
+    product(rows, out, in, precision), product(rows, in, out, precision);
+    product(out, in, rows, DType::kF32);
+  }
+  return most;
+}
+
+// Blocks take explicit pages for all of their bytes or for none.
+size_t explicit_huge_bytes(const config::MemoryConfig& config, const automem::Plan& plan, int ranks_on_node) {
+  if (config.pages != platform::PagePolicy::kAuto && config.pages != platform::PagePolicy::kExplicit) return 0;
+  const size_t free = platform::free_memory_at_start().explicit_huge / size_t(ranks_on_node);
+  size_t taken = 0;
+  for (const size_t bytes : {plan.capacity.pool_bytes, slow_bytes(plan)})
+    if (taken + bytes <= free) taken += bytes;
+  return taken;
+}
+
 std::vector<MemoryItem> kept_by_node(nn::ModelPass& pass) {
   std::vector<MemoryItem> kept;
   for (const auto& node : pass.tape().nodes()) {
@@ -133,6 +169,8 @@ std::vector<MemoryItem> kept_by_node(nn::ModelPass& pass) {
 }
 
 }  // namespace
+
+size_t MemoryPlan::outside_huge_pages() const { return total() - in_huge_pages; }
 
 size_t MemoryPlan::total() const {
   return std::accumulate(items.begin(), items.end(), size_t{0}, [](size_t s, const auto& i) { return s + i.bytes; });
@@ -274,22 +312,24 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Model& 
       {"guide", "weights of sample.guide, taken to be as many as the model's",
        config::draws_samples(config) && !guide.empty() && guide != config::kRoutedGuide ? arena : 0},
       {"distances", "eval.fid_every_steps, of rank 0 shared out", distance_bytes(config, facts, ranks_on_node)},
-      {"program", "code, libraries, packing buffers", kProgramBytes}};
+      {"scratch", fmt::format("packed operands and attention of {} worker(s)", workers),
+       size_t(workers) * scratch_bytes(m, config.train.precision, micro_batch)},
+      {"program", "code and libraries", kProgramBytes}};
+  if (moved) plan.in_huge_pages = explicit_huge_bytes(config.memory, *automem, ranks_on_node);
   return plan;
 }
 
-// Without tensors that move, explicit huge pages serve gradients at most.
-platform::MemoryLimit limit_of_node(const config::Config& config, int ranks_on_node) {
-  const config::MemoryConfig& m = config.memory;
-  const bool uses_explicit =
-      m.moves() && (m.pages == platform::PagePolicy::kAuto || m.pages == platform::PagePolicy::kExplicit);
-  return platform::memory_limit(ranks_on_node, "", uses_explicit);
+size_t usable_bytes(int ranks_on_node) {
+  return std::min(platform::memory_limit(ranks_on_node).bytes, platform::free_memory_at_start().available);
 }
 
 std::string describe(const MemoryPlan& plan) {
   std::string s = "memory plan per rank:\n";
   for (const MemoryItem& item : plan.items)
     if (item.bytes > 0) s += fmt::format("  {:<20}{:>12}  {}\n", item.name, format_bytes(item.bytes), item.note);
+  if (plan.in_huge_pages > 0)
+    s += fmt::format("  {:<20}{:>12}  of the total, reserved as vm.nr_hugepages\n", "in huge pages",
+                     format_bytes(plan.in_huge_pages));
   return s + fmt::format("  {:<20}{:>12}\n", "total", format_bytes(plan.total()));
 }
 

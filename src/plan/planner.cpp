@@ -361,7 +361,7 @@ PlannedMachine measure_this_machine(const config::Config& config) {
   const DType precision = config.train.precision;
   PlannedMachine machine;
   machine.rates = measure_rates(team, precision);
-  machine.node_bytes = limit_of_node(config).bytes;
+  machine.node_bytes = platform::memory_limit().bytes;
   machine.threads_per_core = std::max(1, topology.pus / std::max(1, topology.cores));
   ClusterDescription& p = machine.platform;
   p.name = topology.machine;

@@ -37,10 +37,6 @@ std::vector<nn::Recompute> recompute_of_degree(int64_t degree, int64_t depth) {
   return of_blocks;
 }
 
-size_t limit_of_rank(const config::Config& config, int ranks_on_node) {
-  return limit_of_node(config, ranks_on_node).bytes / size_t(ranks_on_node);
-}
-
 // Plans of one config in which blocks recompute to another degree each.
 class Degrees {
  public:
@@ -52,7 +48,7 @@ class Degrees {
     config_.train.recompute_of_blocks = recompute_of_degree(degree, config_.model.depth);
     return plan_settled(config_, world_size_, place_, bandwidth_, facts_);
   }
-  bool fits(const RunPlan& plan) const { return plan.memory.total() <= limit_; }
+  bool fits(const RunPlan& plan) const { return plan.memory.outside_huge_pages() <= limit_; }
 
   // The lowest degree that fits, else the highest.
   RunPlan lowest_that_fits() {
@@ -91,7 +87,7 @@ class Degrees {
   const DomainBandwidth bandwidth_;
   const InputFacts facts_;
   const int64_t most_ = 2 * config_.model.depth;
-  const size_t limit_ = limit_of_rank(config_, place_.ranks_on_node);
+  const size_t limit_ = usable_bytes(place_.ranks_on_node) / size_t(place_.ranks_on_node);
 };
 
 RunPlan fastest(std::vector<RunPlan> plans) {
@@ -126,8 +122,8 @@ RunPlan plan_briefly(const config::Config& config, int world_size, const RankPla
 
 size_t planned_bytes(const config::Config& config, int world_size, const RankPlace& place, const InputFacts& facts) {
   Degrees degrees(config, world_size, place, {}, facts);
-  if (config.train.recompute) return plan_settled(config, world_size, place, {}, facts).memory.total();
-  return (config.memory.moves() ? degrees.some().front() : degrees.lowest_that_fits()).memory.total();
+  if (config.train.recompute) return plan_settled(config, world_size, place, {}, facts).memory.outside_huge_pages();
+  return (config.memory.moves() ? degrees.some().front() : degrees.lowest_that_fits()).memory.outside_huge_pages();
 }
 
 }  // namespace ditrain::plan

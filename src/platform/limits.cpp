@@ -139,21 +139,20 @@ std::string shared_name(const std::string& name, int sharers) {
   return sharers > 1 ? name + " shared by " + std::to_string(sharers) + " ranks" : name;
 }
 
+const FreeMemory kFreeAtStart = free_memory();
+
 }  // namespace
 
-MemoryLimit memory_limit(int ranks_on_node, const std::string& root, bool uses_explicit) {
+MemoryLimit memory_limit(int ranks_on_node, const std::string& root) {
   DITRAIN_CHECK(ranks_on_node >= 1, "ranks_on_node = " + std::to_string(ranks_on_node));
   const auto ram = read_kib(root + "/proc/meminfo", "MemTotal");
   if (!ram) throw RunError({.where = "memory", .what = "cannot read MemTotal from " + root + "/proc/meminfo"});
-  // Huge pages that are reserved and used by others, or that this run may not use, do not count as memory: Hugetlb is
-  // those of all sizes (since Linux 4.19), the numbers of pages are of the default size, and runs use pages of 2 MiB.
-  const auto pages = [&](const char* key) { return read_number(root + "/proc/meminfo", key).value_or(0); };
+  // Hugetlb is reserved pages of all sizes (since Linux 4.19), their numbers are of the default size.
   const size_t size = read_kib(root + "/proc/meminfo", "Hugepagesize").value_or(0);
-  const size_t all = read_kib(root + "/proc/meminfo", "Hugetlb").value_or(size * pages("HugePages_Total"));
-  const size_t ours = uses_explicit && size == kHugePageBytes ? size * pages("HugePages_Free") : 0;
-  const size_t lost = all - std::min(all, ours);
-  MemoryLimit limit{*ram - std::min(*ram, lost),
-                    lost == 0 ? "physical RAM" : "physical RAM without reserved huge pages (vm.nr_hugepages)"};
+  const size_t pages = read_number(root + "/proc/meminfo", "HugePages_Total").value_or(0);
+  const size_t reserved = read_kib(root + "/proc/meminfo", "Hugetlb").value_or(size * pages);
+  MemoryLimit limit{*ram - std::min(*ram, reserved),
+                    reserved == 0 ? "physical RAM" : "physical RAM without reserved huge pages (vm.nr_hugepages)"};
   const CgroupFolders folders = cgroup_folders(root, "memory");
   for (const std::string& folder : folders.v2) lower_by_file(limit, root, folder + "/memory.max");
   for (const std::string& folder : folders.v1) lower_by_file(limit, root, folder + "/memory.limit_in_bytes");
@@ -178,6 +177,16 @@ MemoryLimit explicit_huge_left(const std::string& root) {
     consider(folder + "/hugetlb.2MB.limit_in_bytes", folder + "/hugetlb.2MB.usage_in_bytes");
   return left;
 }
+
+FreeMemory free_memory(const std::string& root) {
+  const std::string file = root + "/proc/meminfo";
+  const bool ours = read_kib(file, "Hugepagesize").value_or(0) == kHugePageBytes;  // the number is of that size
+  const size_t pages = ours ? read_number(file, "HugePages_Free").value_or(0) : 0;
+  return {read_kib(file, "MemAvailable").value_or(std::numeric_limits<size_t>::max()),
+          std::min(pages * kHugePageBytes, explicit_huge_left(root).bytes)};
+}
+
+const FreeMemory& free_memory_at_start() { return kFreeAtStart; }
 
 double cpu_quota(const std::string& root) {
   double cores = INFINITY;

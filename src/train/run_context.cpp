@@ -28,10 +28,11 @@ RunContext::RunContext(const plan::Settled& settled_config, const TrainOptions& 
       groups(config, comm),
       team(placement.team()),
       ctx(team),
-      plan(make_plan()),
       products(plan::apply_kernel_settings(config, placement.topology, ctx)),
+      plan(make_plan()),
       peak_type(peak_type_of(config)) {
   plan::check_memory(plan);
+  if (comm.local_rank() == 0) note(plan::memory_warning(plan));
   plan::check_tiers(plan, options.out);  // ranks meet before the first one makes its file
   if (config.train.precision == DType::kBF16 && peak_type == DType::kF32)
     note("train.precision: bf16, but this CPU has no bf16 products: less memory, but f32 would be faster");

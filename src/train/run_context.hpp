@@ -39,9 +39,9 @@ struct RunContext {
   plan::RankGroups groups;
   parallel::Team team;
   ops::Context ctx;
-  const plan::RunPlan plan;
   const std::string products;  ///< what computes the GEMMs
-  const DType peak_type;       ///< type of the peak that steps are compared with
+  const plan::RunPlan plan;
+  const DType peak_type;  ///< type of the peak that steps are compared with
 
  private:
   plan::RunPlan make_plan();

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "byte_reader.hpp"
+#include "ditrain/base/text.hpp"
 #include "safetensors_header.hpp"
 
 namespace ditrain::weights {

@@ -25,9 +25,6 @@ struct SafetensorsHeader {
 /// Errors:   InputError with `where` as given, one text for each rule (see SafetensorsFile).
 SafetensorsHeader parse_safetensors_header(const std::string& where, std::string_view json, uint64_t data_bytes);
 
-/// Well-formed UTF-8: shortest forms only, no surrogates, at most U+10FFFF.
-bool is_utf8(std::string_view text);
-
 /// A name from a file made fit for a message: control bytes replaced, cut at 100 bytes.
 std::string printable(std::string_view name);
 

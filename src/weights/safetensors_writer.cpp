@@ -6,6 +6,7 @@
 
 #include "ditrain/base/dtype.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/files/files.hpp"
 #include "ditrain/weights/safetensors.hpp"
 #include "safetensors_header.hpp"

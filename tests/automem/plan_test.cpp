@@ -29,7 +29,38 @@ Machine machine_of(const Uses& uses, double link_bytes_s, double in_place_bytes_
   return machine;
 }
 
+// The same with activations in several micro-batches.
+Uses micro_batched(int n, int64_t micro_batches) {
+  Uses uses;
+  uses.order = StepOrder(micro_batches, std::vector<int64_t>(size_t(n), 0), n);
+  for (const char* kind : {"weight", "moment"})
+    for (int i = 0; i < n; ++i) uses.tensors.push_back({kind + std::to_string(i), kTensor, Written::kInUpdates});
+  for (int i = 0; i < n; ++i) uses.tensors.push_back({"activation" + std::to_string(i), kTensor, Written::kInForward});
+  for (int64_t m = 0; m < micro_batches; ++m) {
+    for (int i = 0; i < n; ++i) uses.points.push_back({Phase::kForward, std::to_string(i), {i, 2 * n + i}});
+    for (int i = n; i-- > 0;) uses.points.push_back({Phase::kBackward, std::to_string(i), {i, 2 * n + i}});
+  }
+  for (int i = n; i-- > 0;) uses.points.push_back({Phase::kUpdate, std::to_string(i), {i, n + i}});
+  return uses;
+}
+
 }  // namespace
+
+TEST_CASE("many micro-batches: the choice made from four of them is as fast as one made from all") {
+  for (const double link : {2e8, 1e9, 4e9}) {
+    const Uses uses = micro_batched(8, 40);
+    Capacity capacity{.pool_bytes = uses.total_bytes() / 3};
+    capacity.tier_bytes.fill(SIZE_MAX);
+    Plan plan = place_tensors(uses, Strategy::kPlanned, capacity, machine_of(uses, link, 4e9));
+    Plan whole = plan;
+    whole.uses.order = {};  // of which no micro-batches are known
+    choose_fastest(plan), choose_fastest(whole);
+    INFO("link " << link << ": " << plan.forecast.step_s << " s, " << whole.forecast.step_s << " s from all");
+    CHECK(plan.forecast.step_s > 0);
+    CHECK(plan.forecast.step_s <= 1.01 * whole.forecast.step_s);
+    CHECK(plan.forecast.occupancy.size() == uses.points.size());
+  }
+}
 
 TEST_CASE("rates are those between two moments, and those expected where nothing was copied") {
   const memory::TierTotals first{{{.bytes = 4e9, .busy_s = 8}, {.bytes = 1e9, .busy_s = 5}}};  // pages touched first

@@ -69,6 +69,8 @@ TEST_CASE("wrong types and ranges name file, line, key and what is expected") {
       parse_error("data: {kind: folders}") ==
       "[config] a.yaml:1: data.kind: bad value; got 'folders', expected shapes, folder, latents or tiles; try folder");
   CHECK(parse_error("data: {path: \"a\\x07b\"}").find("control characters") != std::string::npos);
+  CHECK(set_error("data.path=caf\xe9").find("expected text in UTF-8; try a symbolic link") != std::string::npos);
+  CHECK_NOTHROW(config::parse_config("{}", "a.yaml", {"data.path=caf\xc3\xa9"}));
   CHECK(parse_error("data: {path: " + std::string(5000, 'x') + "}").find("expected at most 4096 bytes") !=
         std::string::npos);
   CHECK(parse_error("model: {name: DiT-M/2}").find("a.yaml:1: model.name: bad value; got 'DiT-M/2'") !=

@@ -209,6 +209,13 @@ TEST_CASE("keys of data that the kind of data does not read are warned of") {
   CHECK(warnings("kind: folder, bands: [B4, B3, B2]") == Lines{"data.bands has no effect with data.kind: folder"});
   CHECK(warnings("kind: folder, latent_scale: 3") == Lines{"data.latent_scale has no effect with data.kind: folder"});
   CHECK(warnings("kind: tiles, exif_orientation: true").size() == 1);
+  CHECK(warnings("kind: shapes}\noptimizer: {muon_lr: 0.02") ==
+        Lines{"optimizer.muon_lr has no effect with optimizer.kind: adamw"});
+  CHECK(warnings("kind: shapes}\noptimizer: {min_lr: 1e-5") ==
+        Lines{"optimizer.min_lr has no effect with optimizer.schedule: constant"});
+  CHECK(warnings("kind: shapes}\noptimizer: {schedule: cosine, min_lr: 1e-5, decay_share: 0.2") ==
+        Lines{"optimizer.decay_share has no effect with optimizer.schedule: cosine"});
+  CHECK(warnings("kind: shapes}\noptimizer: {kind: muon, muon_lr: 0.02, schedule: wsd, decay_share: 0.2").empty());
   CHECK(warnings("kind: tiles, bands: [B4], scaling: deviation").empty());
   CHECK(warnings("kind: latents, latent_scale: 3").empty());
 }

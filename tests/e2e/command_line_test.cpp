@@ -244,6 +244,17 @@ TEST_CASE("closed streams: nothing of stdout and stderr goes into other files") 
                0);
 }
 
+TEST_CASE("full disk behind stdout: what only prints fails") {
+  for (const Args& command :
+       {program("ditrain", {"--version"}), program("ditexport", {"--help"}),
+        program("ditrain", {"--config", std::string(DITRAIN_CONFIG_DIR) + "/quickstart.yaml", "--print-config"})}) {
+    CAPTURE(command);
+    const Result result = run(with_closed("> /dev/full", command));
+    CHECK(result.exit_code == 1);
+    CHECK_THAT(result.err, Contains("[stdout] not all of the output could be written"));
+  }
+}
+
 TEST_CASE("trace: a timeline of both ranks in Chrome's format") {
   const TemporaryFolder scratch;
   const std::string out = scratch / "run";

@@ -33,6 +33,10 @@ TEST_CASE("ditbench: what it cannot measure is refused with exit code 2") {
   refused({"step", "ops"}, "one bench at a time");
   refused({"step", "--batch", "4,x"}, "integers from 1");
   refused({"step", "--batch", "0"}, "integers from 1");
+  refused({"vae", "--batch", "8"},
+          "--batch is not a flag of ditbench vae; expected of --precision, --peers, --set and");
+  refused({"step", "--peers"}, "--peers is not a flag of ditbench step");
+  refused({"tune", "--precision", "bf16"}, "--precision is not a flag of ditbench tune");
   refused({"step", "--precision", "f16"}, "f32 or bf16");
   refused({"step", "--precision", "f32,bf16"}, "one precision at a time");
   refused({"sample", "--precision", "f32,bf16"}, "one precision at a time");

@@ -1,6 +1,7 @@
 // ditsample, ditexport and ditverify on what ditrain writes and on the reference fixtures.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -244,6 +245,14 @@ TEST_CASE("ditsample: wrong flags and inputs") {
   REQUIRE_EXIT(occupied, 2);
   CHECK_THAT(occupied.err, Contains("holds samples already, of a program that was ended before it was done"));
   CHECK(read_file(out + "/000000.png") == "precious");
+
+  const std::string shared = scratch / "shared";
+  Process first(ditsample(checkpoint, shared, {"--num", "4096", "--steps", "250"}));
+  REQUIRE(wait_until([&] { return fs::exists(shared + "/.lock") || !first.running(); }));
+  const Result second = run(ditsample(checkpoint, shared, {"--num", "1", "--steps", "2"}));
+  first.send(SIGKILL);
+  REQUIRE_EXIT(second, 2);
+  CHECK_THAT(second.err, Contains("process " + std::to_string(first.pid())));
 }
 
 TEST_CASE("ditexport: dit has the names, shapes and values of the checkpoint and is enough to sample from") {

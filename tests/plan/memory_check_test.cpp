@@ -70,6 +70,13 @@ TEST_CASE("a run that does not fit is told to recompute, where that helps") {
   CHECK(refusal(config_of("block"), bytes_of("block", 8)) == "no error");
 }
 
+TEST_CASE("a run is warned where other programs hold the memory that it needs") {
+  const plan::RunPlan plan = plan::plan_run(config_of("none"), 1);
+  CHECK(plan::memory_warning(plan).empty());
+  const DataLimit lowered(plan.memory.total() - 1);  // takes the place of what is available
+  CHECK(plan::memory_warning(plan).find("memory: this run needs up to") == 0);
+}
+
 TEST_CASE("train.recompute: auto recomputes no more blocks than it has to") {
   const auto total_of = [](const std::vector<nn::Recompute>& of_blocks) {
     config::Config config = config_of("selective");

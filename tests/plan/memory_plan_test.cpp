@@ -3,6 +3,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "ditrain/kernels/attention.hpp"
+#include "ditrain/kernels/gemm.hpp"
 #include "ditrain/optim/optimizer.hpp"
 #include "ditrain/plan/run_plan.hpp"
 #include "recompute_config.hpp"
@@ -53,6 +55,19 @@ TEST_CASE("the weights of a guide are in the plan of a run that draws samples") 
   CHECK(item(memory_of(config, 1), "guide").bytes == item(memory_of(config, 1), "weights").bytes);
   config.sample.guide = config::kRoutedGuide;  // the model itself
   CHECK(item(memory_of(config, 1), "guide").bytes == 0);
+}
+
+TEST_CASE("scratch is that of each worker, and grows with what attention has at a time") {
+  const auto scratch_of = [](int64_t side, int workers) {
+    config::Config config = config_of("selective");
+    config.model.input_height = config.model.input_width = side;
+    return item(plan::plan_run(config, 1, {.cluster_sizes = {workers}}).memory, "scratch").bytes;
+  };
+  CHECK(scratch_of(32, 6) == 6 * scratch_of(32, 1));
+  CHECK(scratch_of(128, 1) >= kernels::attention_scratch_bytes(4096, 64, DType::kF32));
+  CHECK(scratch_of(128, 1) > scratch_of(32, 1));
+  // A panel of b for k = 1,536, at least.
+  CHECK(scratch_of(32, 1) >= size_t{1152 * kernels::kPackedColumns} * sizeof(float));
 }
 
 TEST_CASE("bf16 adds a copy of the weights to the plan and keeps less of the activations") {

@@ -96,20 +96,31 @@ TEST_CASE("memory limit: RAM rules when nothing is smaller") {
   CHECK(memory_limit(1, root.path()).source == "physical RAM");
 }
 
-TEST_CASE(
-    "memory limit: reserved huge pages are no memory to a run that does not use them, or that finds them in use") {
+TEST_CASE("memory limit: what is reserved as huge pages is apart") {
   const FakeRoot root;
-  root.write(
-      "/proc/meminfo",
-      "MemTotal:       67108864 kB\nHugePages_Total:    4096\nHugePages_Free:     1024\nHugepagesize:       2048 kB\n");
-  CHECK(memory_limit(1, root.path()).bytes == 58 * kGiB);
-  CHECK(memory_limit(1, root.path(), /*uses_explicit=*/false).bytes == 56 * kGiB);
+  root.write("/proc/meminfo",
+             "MemTotal:       67108864 kB\nMemAvailable:   10485760 kB\nHugePages_Total:    4096\n"
+             "HugePages_Free:     1024\nHugepagesize:       2048 kB\n");
+  CHECK(memory_limit(1, root.path()).bytes == 56 * kGiB);
   CHECK(memory_limit(1, root.path()).source == "physical RAM without reserved huge pages (vm.nr_hugepages)");
   // Eight pages of 1 GiB, which a run cannot use, are the default; others beside them are in their sum.
   root.write("/proc/meminfo",
              "MemTotal:       67108864 kB\nHugePages_Total:    8\nHugePages_Free:     8\nHugepagesize:    1048576 kB\n"
              "Hugetlb:        10485760 kB\n");
   CHECK(memory_limit(1, root.path()).bytes == 54 * kGiB);
+  CHECK(free_memory(root.path()).explicit_huge == 0);
+  CHECK(free_memory(root.path()).available == SIZE_MAX);  // kernels before 3.14
+}
+
+TEST_CASE("free memory: available memory, and free huge pages that the cgroup allows") {
+  const FakeRoot root;
+  root.write("/proc/meminfo", "MemAvailable:   10485760 kB\nHugePages_Free:     1024\nHugepagesize:       2048 kB\n");
+  CHECK(free_memory(root.path()).available == 10 * kGiB);
+  CHECK(free_memory(root.path()).explicit_huge == 2 * kGiB);
+  root.write("/proc/self/cgroup", "0::/job\n");
+  root.write("/sys/fs/cgroup/job/hugetlb.2MB.max", std::to_string(kGiB) + "\n");
+  CHECK(free_memory(root.path()).explicit_huge == kGiB);
+  CHECK(free_memory_at_start().available > kGiB / 16);
 }
 
 TEST_CASE("memory limit: the smallest cgroup v2 limit on the way up rules") {

@@ -47,6 +47,8 @@ class StepOrder {
   /// gradients.
   StepOrder(int64_t micro_batches, const std::vector<int64_t>& updates_behind, int64_t updates_at_end);
   int size() const { return size_; }
+  int64_t micro_batches() const { return micro_batches_; }
+  int64_t points_of_micro_batch() const { return 2 * nodes(); }  ///< without the updates in the last one
   int forward(int64_t micro_batch, int64_t node) const { return int(2 * nodes() * micro_batch + node); }
   int backward(int64_t micro_batch, int64_t node) const;
   int update(int64_t number) const { return updates_[size_t(number)]; }  ///< updates count from 0 in their order

@@ -100,6 +100,9 @@ class CommandLine {
 /// go into it. Call it before any file is opened.
 void open_standard_streams();
 
+/// For programs whose result is what they print. Errors: RunError if some of it was lost (a full disk)
+void check_stdout();
+
 /// Opens the standard streams, runs `body` and returns its exit code. An Error is printed to stderr as "NAME: error:
 /// [where] what; ..." and sets its own exit code; a std::filesystem error gives 2 if the path or its rights are at
 /// fault, else 1; out of memory and any other exception 1.

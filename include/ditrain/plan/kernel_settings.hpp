@@ -29,11 +29,14 @@ void write_tuning(const Tuning& tuning, const std::string& path);
 /// Derives cache blocks from the cache sizes; of a shared cache a core counts its share.
 kernels::GemmBlocking derived_blocking(const platform::Topology& topology);
 
-/// Sets the cache blocks of this process and the GEMM code of ctx as config.kernels says. kernels.tuned: auto takes the
+/// Sets the cache blocks of this process, on which the scratch of products depends. kernels.tuned: auto takes the
 /// default tuning file if it exists and is of this processor and instruction set; off derives the blocks from the
-/// caches; anything else is a file that must exist and fit.
-/// Returns a line for reports, "products: own, fused; blocks 168 x 1152 derived from caches (no tuning file PATH)".
+/// caches; anything else is a file that must exist and fit. Returns where they come from.
 /// Errors:   InputError for a wrong tuning file
+std::string set_blocking(const config::KernelsConfig& kernels, const platform::Topology& topology);
+/// set_blocking, and the GEMM code of ctx as config.kernels says.
+/// Returns a line for reports, "products: own, fused; blocks 168 x 1152 derived from caches (no tuning file PATH)".
+/// Errors:   as set_blocking
 std::string apply_kernel_settings(const config::Config& config, const platform::Topology& topology, ops::Context& ctx);
 
 }  // namespace ditrain::plan

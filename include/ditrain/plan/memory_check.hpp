@@ -11,7 +11,10 @@ namespace ditrain::plan {
 ///           a sharded optimizer, fewer ranks, a disk tier)
 void check_memory(const RunPlan& plan);
 
-/// The same for a program that does not train: each rank of the node takes `bytes_of_rank` for `what`.
+/// What to tell a user whose run fits into the node, but not beside what other programs hold there; else empty.
+std::string memory_warning(const RunPlan& plan);
+
+/// The same check for a program that does not train: each rank of the node takes `bytes_of_rank` for `what`.
 void check_memory(size_t bytes_of_rank, int ranks_on_node, const std::string& what, const std::string& hint);
 
 /// Compares what all ranks of a node take of slow tiers outside of memory (disk) with the space on this machine.

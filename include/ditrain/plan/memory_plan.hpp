@@ -22,7 +22,9 @@ struct MemoryItem {
 struct MemoryPlan {
   std::vector<MemoryItem> items = {};  ///< memory of one rank
   std::vector<MemoryItem> kept = {};   ///< activations stored for backward by each node of the tape
+  size_t in_huge_pages = 0;            ///< of the items, in explicit huge pages that are free now
   size_t total() const;
+  size_t outside_huge_pages() const;
 };
 
 /// Largest size of the buffer of checkpoint.async on a rank that writes `state_bytes` of weights, EMA and optimiser
@@ -40,13 +42,14 @@ size_t temporary_bytes(nn::ModelPass& pass, const nn::ModelConfig& model, int64_
 MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Model& model, const GradientPlan& gradients,
                        const RankPlace& place, const InputFacts& facts, const automem::Plan* automem);
 
-/// Memory of code, libraries, MPI and packing buffers: resident bytes of a run with a tiny model, rounded up.
+/// Memory of code, libraries and MPI: resident bytes of a run with a tiny model, rounded up.
 inline constexpr size_t kProgramBytes = size_t{160} << 20;
 
 std::string describe(const MemoryPlan& plan);
 
-/// platform::memory_limit of this machine for a run of this config.
-platform::MemoryLimit limit_of_node(const config::Config& config, int ranks_on_node = 1);
+/// What the ranks of this node may take together without others having to give way: the least of its limit and of what
+/// was available when the program began. Choices that are made for a user keep to it; a run above it is warned.
+size_t usable_bytes(int ranks_on_node);
 
 /// Disk space for a run's checkpoints and snapshots.
 struct CheckpointDisk {
