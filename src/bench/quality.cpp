@@ -176,7 +176,7 @@ class QualityMeterOfRecipes {
   Harness& harness_;
   const QualityBench bench_;
   const std::string ditrain_;
-  const std::unique_ptr<files::FileLock> lock_;
+  std::unique_ptr<files::FileLock> lock_;  // of bench_.out
   const RunsChildren runs_children_;
   std::vector<Recipe> recipes_;
   std::vector<size_t> references_;
@@ -192,7 +192,6 @@ QualityMeterOfRecipes::QualityMeterOfRecipes(Harness& harness, const QualityBenc
     : harness_(harness),
       bench_(bench),
       ditrain_(program_beside("ditrain")),
-      lock_(files::lock_output_folder(bench.out)),
       runs_children_(harness.placement().topology.allowed_pus) {
   if (access(ditrain_.c_str(), X_OK) != 0)
     throw InputError({.where = "ditbench", .what = "quality starts ditrain, which is missing: " + ditrain_});
@@ -274,6 +273,7 @@ void QualityMeterOfRecipes::check_out() {
             {"recipes", Json::object()},
             {"cpu_seconds_per_step", Json::object()},
             {"trained_as", Json::object()}};
+  lock_ = files::lock_output_folder(bench_.out);
   const std::string file = path("quality.json");
   if (fs::exists(file)) {
     const Json there = Json::parse(files::read_text_file(file, size_t{1} << 24), nullptr, /*allow_exceptions=*/false);
