@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/checkpoint/adapt.hpp"
@@ -42,6 +44,19 @@ std::unique_ptr<automem::AutoMem> make_automem(RunContext& run) {
   for (const std::string& note : automem->notes()) run.note(note);
   automem->engine().record_spans(run.options.trace.has_value());
   return automem;
+}
+
+// A schedule over more steps raises a learning rate that had already fallen; one that decays before a branch lowers it.
+void warn_of_rate(const config::Config& before, const config::Config& now, int64_t update) {
+  const double was = optim::learning_rate(before.optimizer, update, before.train.steps);
+  const double is = optim::learning_rate(now.optimizer, update, now.train.steps);
+  if (std::max(was, is) <= 1.1 * std::min(was, is)) return;
+  const auto schedule = [](const config::Config& c) {
+    return fmt::format("optimizer.lr: {:g}, schedule: {}, {} steps", c.optimizer.lr, c.optimizer.schedule,
+                       c.train.steps);
+  };
+  log::warn("the learning rate jumps: update {} had {:.3g} ({}) and has {:.3g} here ({})", update + 1, was,
+            schedule(before), is, schedule(now));
 }
 
 }  // namespace
@@ -161,10 +176,6 @@ void TrainingState::branch(const std::string& path) {
                       .hint = fmt::format("train.steps: {}", 2 * state.step)});
   load(folder);
   log::info("branched from {}: step {}, with its optimiser state", folder, state.step);
-  const double decays = c.optimizer.decay_share * double(c.train.steps);
-  if (c.optimizer.schedule == optim::LrSchedule::kWsd && double(state.step) > double(c.train.steps) - decays)
-    log::warn("the decay of the learning rate had begun {:.0f} steps before the branch: it starts with a jump",
-              double(state.step) - (double(c.train.steps) - decays));
 }
 
 void TrainingState::initialise() {
@@ -205,6 +216,7 @@ void TrainingState::load(const std::string& folder) {
         "kernels.fuse was {} before: in bf16 it changes where values are rounded, so the run does not continue "
         "bit for bit",
         before.kernels.fuse);
+  warn_of_rate(before, run.config, std::max<int64_t>(0, state.optimizer_step - 1));
   if (state.world_size != run.comm.world_size())
     log::info("resuming a run of {} rank(s) on {}", state.world_size, run.comm.world_size());
 }

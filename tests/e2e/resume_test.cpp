@@ -77,6 +77,12 @@ TEST_CASE("branch: a branch that changes nothing has the bits of the run that go
   const auto rates = column(read_metrics(scratch / "decay"), "lr");
   REQUIRE(rates.size() == 2);
   CHECK(rates[1] < rates[0]);
+  const Args begun = sets({branch, "optimizer.schedule=wsd", "optimizer.decay_share=0.9", "optimizer.warmup_steps=0"});
+  const Result late = run(tiny_ditrain(scratch / "late", 6, more + begun));
+  REQUIRE_EXIT(late, 0);
+  CHECK_THAT(late.out + late.err,
+             Contains("the learning rate jumps: update 4 had 8e-05 (optimizer.lr: 0.001, schedule: "
+                      "constant, 4 steps) and has 0.000556 here"));
 
   const auto refused = [&](const Args& settings, int64_t steps, const std::string& text) {
     const Result result = run(tiny_ditrain(scratch / "refused", steps, more + settings));
@@ -87,6 +93,20 @@ TEST_CASE("branch: a branch that changes nothing has the bits of the run that go
   refused(sets({branch, "optimizer.kind=muon"}), 6, "optimizer.kind: adamw");
   refused(sets({branch}), 4, "step 4 of train.steps: 4");
   refused(sets({branch, "train.init_from=" + trunk}), 6, "both say what a run starts from");
+}
+
+TEST_CASE("resume: more steps of a schedule that has decayed are warned of, more of a constant one are not") {
+  const TemporaryFolder scratch;
+  for (const std::string schedule : {"cosine", "constant"}) {
+    CAPTURE(schedule);
+    const std::string out = scratch / schedule;
+    const Args more = sets({"optimizer.schedule=" + schedule, "optimizer.warmup_steps=0"});
+    REQUIRE_EXIT(run(tiny_ditrain(out, 4, more)), 0);
+    const Result resumed = run(tiny_ditrain(out, 8, more + Args{"--resume", "auto"}));
+    REQUIRE_EXIT(resumed, 0);
+    const bool warned = (resumed.out + resumed.err).find("the learning rate jumps: update 4 had") != std::string::npos;
+    CHECK(warned == (schedule == "cosine"));
+  }
 }
 
 TEST_CASE("resume: a model of all variants of a block and of patches goes on bit for bit, and clusters change none") {
