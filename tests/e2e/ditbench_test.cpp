@@ -4,6 +4,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "ditrain/files/file_lock.hpp"
 #include "run.hpp"
 
 using namespace ditrain::e2e;
@@ -205,7 +206,10 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
   REQUIRE_EXIT(run(program("ditbench", quality(out, "1") + tiny + recipes)), 0);  // fewer marks of the same comparison
   CHECK(rows().size() == 1 + 3 + 2 + 3);
   CHECK(read_file(out + "/results.jsonl") == results);
-  refused(quality(out, "1,3"), recipes, "holds another comparison");
+  {
+    const auto held = ditrain::files::lock_output_folder(out);
+    refused(base, recipes, "another process writes to this folder");
+  }
   refused(base, recipes + Args{"--recipe", scratch / "decay.yaml"}, "two recipes of one name");
   refused(quality(scratch / "x", "2,1"), recipes, "--minutes do not rise");
   refused(quality(scratch / "x", "2,4"), {"--recipe", scratch / "decay.yaml:1"}, "a recipe without a mark: decay");

@@ -99,6 +99,7 @@ TEST_CASE("gemm equals the reference across blocks of rows, columns and sum chun
       check({5, 40, kSumChunk, ta, tb, true, true, 1}, *table);
       check({5, 40, kSumChunk + 1, ta, tb, false, true, 0}, *table);
       check({5, 40, 2 * kSumChunk + 1, ta, tb, true, false, 3}, *table);
+      check({13, 41, 2 * kSumChunk + 3, ta, tb, true, true, 3}, *table);
       check({5, 40, 1024, ta, tb, true, true, 0}, *table);  // rows of b that fall into one set of the L1 cache
       check({30, 40, 2 * kSumChunk + 1, ta, tb, true, true, 0}, *table);
       check({169, 70, 30, ta, tb, false, true, 0}, *table);
@@ -119,7 +120,8 @@ TEST_CASE("gemm with an empty dimension") {
 }
 
 TEST_CASE("gemm gives the same bits however rows and columns are cut") {
-  const Problem whole{187, 205, kSumChunk + 70, false, true, true, true, 1};
+  const bool weight_is_transposed = GENERATE(true, false);
+  const Problem whole{187, 205, kSumChunk + 70, false, weight_is_transposed, true, true, 1};
   for (const ProductKernels* table : usable_products(DType::kF32)) {
     INFO(table->name);
     Data one(whole), many(whole);
