@@ -28,7 +28,7 @@ config::CommandLine make_command_line() {
       .program = "ditrain",
       .summary = "train a Diffusion Transformer; alone or under mpirun / srun",
       .flags =
-          {{"config", "FILE", "what to train: a YAML file, looked for here and among the installed configs"},
+          {{"config", "FILE", "what to train: a YAML file, looked for here, in configs and among the installed ones"},
            {"recipe", "FILE", "a YAML file whose keys replace those of --config, as those of recipes/", "", true},
            {"set", "KEY=VALUE", "override one key of the config, as train.steps=100", "", true},
            {"out", "DIR", "run folder (default: runs/NAME of the config)"},

@@ -26,7 +26,8 @@ using Origins = std::map<std::string, std::string>;
 std::vector<std::string> candidate_paths(const std::string& path) {
   std::vector<std::string> paths = {path};
   if (fs::path(path).is_absolute()) return paths;
-  std::error_code ignored;  // without /proc the installed path has to do
+  paths.push_back((fs::path("configs") / path).string());  // of a clone
+  std::error_code ignored;                                 // without /proc the installed path has to do
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
   if (program.has_parent_path())  // of an installation that was moved, before those of another one
     paths.push_back((program.parent_path().parent_path() / "share/ditrain/configs" / path).string());
@@ -47,7 +48,6 @@ std::string nearest_config(const std::string& path, const std::string& flag) {
   };
   const fs::path parent = fs::path(path).parent_path();
   for (const std::string& candidate : candidate_paths(path)) collect(fs::path(candidate).parent_path(), parent);
-  for (const fs::path folder : {"", "configs", "configs/recipes"}) collect(folder, folder);  // of a clone
   for (const fs::path folder : {"", "recipes"})
     for (const std::string& candidate : candidate_paths(folder)) collect(candidate, folder);
   std::vector<std::string> names;

@@ -46,17 +46,27 @@ std::unique_ptr<automem::AutoMem> make_automem(RunContext& run) {
   return automem;
 }
 
-// A schedule over more steps raises a learning rate that had already fallen; one that decays before a branch lowers it.
-void warn_of_rate(const config::Config& before, const config::Config& now, int64_t update) {
-  const double was = optim::learning_rate(before.optimizer, update, before.train.steps);
-  const double is = optim::learning_rate(now.optimizer, update, now.train.steps);
-  if (std::max(was, is) <= 1.1 * std::min(was, is)) return;
-  const auto schedule = [](const config::Config& c) {
-    return fmt::format("optimizer.lr: {:g}, schedule: {}, {} steps", c.optimizer.lr, c.optimizer.schedule,
-                       c.train.steps);
+// Warns if the last update would have had another learning rate with this run's settings: a schedule over more steps
+// raises a rate that had fallen, one that decays before a branch lowers it. Within a run a rate changes by a tenth from
+// one update to the next only at the ends of a schedule; rates below a hundredth of the highest do no harm.
+void warn_of_rate(const config::Config& before, const config::Config& now, int64_t updates) {
+  if (updates == 0) return;
+  const auto rate = [updates](const config::Config& c, bool of_matrices) {
+    const optim::Config& o = c.optimizer;
+    const double lr = optim::learning_rate(o, updates - 1, c.train.steps);
+    return of_matrices && o.kind == optim::Kind::kMuon ? lr * o.muon_lr / o.lr : lr;
   };
-  log::warn("the learning rate jumps: update {} had {:.3g} ({}) and has {:.3g} here ({})", update + 1, was,
-            schedule(before), is, schedule(now));
+  for (const bool of_matrices : {true, false}) {
+    const double was = rate(before, of_matrices), is = rate(now, of_matrices), least = std::min(was, is);
+    const double highest = std::max(before.optimizer.lr, now.optimizer.lr);
+    if (std::max(was, is) <= 1.1 * least || std::max(was, is) <= 0.01 * highest) continue;
+    std::vector<std::string> why;
+    for (const config::Difference& d : config::differences(before, now))
+      if (d.key.starts_with("optimizer.") || d.key == "train.steps")
+        why.push_back(fmt::format("{} was {}, is {}", d.key, d.old_value, d.new_value));
+    return log::warn("the learning rate changes at once: the last update ({}) had {:.3g} and would have {:.3g} now; {}",
+                     updates, was, is, fmt::join(why, "; "));
+  }
 }
 
 }  // namespace
@@ -210,13 +220,14 @@ void TrainingState::load(const std::string& folder) {
   const std::string was = kernels::kernels_in(state.kernels), is = kernels::kernels_in(kernels::dispatch_report());
   if (state.isa == kernels::chosen_isa() && was != is)
     log::warn("the checkpoint was computed by other kernels ({}; here {}): it may not continue bit for bit", was, is);
+  if (!run.leader()) return;
   const config::Config before = config::parse_config(state.config_yaml, folder);
   if (run.config.train.precision == DType::kBF16 && before.kernels.fuse != run.config.kernels.fuse)
     log::warn(
         "kernels.fuse was {} before: in bf16 it changes where values are rounded, so the run does not continue "
         "bit for bit",
         before.kernels.fuse);
-  warn_of_rate(before, run.config, std::max<int64_t>(0, state.optimizer_step - 1));
+  if (state.step < run.config.train.steps) warn_of_rate(before, run.config, state.optimizer_step);
   if (state.world_size != run.comm.world_size())
     log::info("resuming a run of {} rank(s) on {}", state.world_size, run.comm.world_size());
 }

@@ -58,9 +58,10 @@ TEST_CASE("a config that does not exist: the one with the nearest name is propos
   const fs::path before = fs::current_path();
   fs::current_path(folder.path());
   CHECK(proposal("quickstrat.yaml") == "--config quickstart.yaml");
+  CHECK(config::load_config("dit_b2.yaml").train.steps == 1);  // as from the root of a clone
   CHECK(proposal("othr.yaml") == "--config other.yml");
   CHECK(proposal("elsewhere/othr.yaml") == "--config other.yml");
-  CHECK(proposal("dit_b.yaml") == "--config configs/dit_b2.yaml");
+  CHECK(proposal("dit_b.yaml") == "--config dit_b2.yaml");
   CHECK(proposal("notes.md") == "");
   CHECK(proposal("somethingelse.yaml") == "");
   fs::current_path(before);

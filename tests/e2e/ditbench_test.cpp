@@ -206,6 +206,7 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
   REQUIRE_EXIT(run(program("ditbench", quality(out, "1") + tiny + recipes)), 0);  // fewer marks of the same comparison
   CHECK(rows().size() == 1 + 3 + 2 + 3);
   CHECK(read_file(out + "/results.jsonl") == results);
+  refused(quality(out, "1,3"), recipes, "holds another comparison");
   {
     const auto held = ditrain::files::lock_output_folder(out);
     refused(base, recipes, "another process writes to this folder");

@@ -14,7 +14,8 @@ cd "$work"
   --set model.patch_overlap=0 \
   --set model.hidden_size=32 --set model.depth=1 --set model.num_heads=2 --set sample.every_steps=2 --set sample.num_images=2 \
   --set sample.steps=2 --set eval.every_steps=2 --set eval.num_images=8 --set log.tensorboard=true >log
-"$bin/ditexport" --checkpoint runs/quickstart --out model.safetensors --format dit >>log
+ln -s quickstart runs/plain
+"$bin/ditexport" --checkpoint runs/plain --out plain.safetensors --format dit >>log
 "$bin/ditimport" --from "$root/tests/golden/diffusers_dit" --out imported >>log
 "$bin/ditexport" --checkpoint imported --out exported --format diffusers >>log
 "$bin/ditsample" --checkpoint runs/quickstart --num 2 --steps 2 --out images --format geotiff >>log 2>&1 ||

@@ -79,7 +79,7 @@ void check(const Problem& p, const ProductKernels& table) {
 TEST_CASE("gemm equals the reference for odd, tiny and tile +-1 shapes") {
   for (const ProductKernels* table : usable_products(DType::kF32)) {
     const int64_t r = table->tile_rows, c = table->tile_cols;
-    for (int64_t m : {int64_t{1}, int64_t{2}, r - 1, r, r + 1, 2 * r + 3}) {
+    for (int64_t m : {int64_t{1}, int64_t{2}, r - 1, r, r + 1, 2 * r + 3, c / 2 + 1, c, c + 1}) {
       for (int64_t n : {int64_t{1}, c / 2 - 1, c / 2, c / 2 + 1, c - 1, c, c + 1, 3 * c + 5}) {
         for (int64_t k : {1, 7, 33}) {
           for (int bits = 0; bits < 16; ++bits) {
@@ -141,9 +141,10 @@ TEST_CASE("gemm gives the same bits however rows and columns are cut") {
 
 TEST_CASE("gemm sums in the declared order") {
   // Chains of kSumChunk from zero; the old c first, then the chunk sums, the bias last.
-  const Problem p{17, 37, 2 * kSumChunk + 77, true, false, true, true, 0};
+  const bool trans_b = GENERATE(false, true);
+  const Problem p{GENERATE(5, 16, 17), 37, 2 * kSumChunk + 77, true, trans_b, true, true, 0};
   for (const ProductKernels* table : usable_products(DType::kF32)) {
-    INFO(table->name);
+    INFO(text(p, *table));
     const bool fused = table->fused_multiply_add;
     Data fast(p), slow(p);
     const Scratch scratch(table->scratch_bytes(fast.args, {}));
@@ -155,7 +156,7 @@ TEST_CASE("gemm sums in the declared order") {
         for (int64_t p0 = 0; p0 < g.k; p0 += kSumChunk) {
           float chain = 0;
           for (int64_t k = p0; k < std::min(p0 + kSumChunk, g.k); ++k) {
-            const float a = slow.a.data()[k * g.lda + i], b = slow.b.data()[k * g.ldb + j];
+            const float a = slow.a.data()[k * g.lda + i], b = slow.b.data()[trans_b ? j * g.ldb + k : k * g.ldb + j];
             if (fused)
               chain = std::fma(a, b, chain);
             else
