@@ -163,6 +163,11 @@ TEST_CASE("tiers: a run goes on without huge pages and past a file system withou
                             {.environment = refusing({"DITRAIN_TEST_REFUSES=huge o_direct"})});
   CHECK(strict.exit_code == 2);
   CHECK_THAT(strict.err, Contains("[strict]"));
+  // What the page cache takes and the disk does not.
+  const Result unsynced = run(tiny_ditrain(scratch / "unsynced", 3, kModel + both),
+                              {.environment = refusing({"DITRAIN_TEST_REFUSES=huge o_direct fdatasync"})});
+  REQUIRE_EXIT(unsynced, 1);
+  CHECK_THAT(unsynced.err, Contains("the disk tier in " + scratch.path() + " cannot be written: Input/output error"));
 }
 
 TEST_CASE("tiers: a key of a tier that nothing moves to is told") {

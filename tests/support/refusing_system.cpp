@@ -1,7 +1,7 @@
 // Preloaded into a program, a system that refuses what memory tiers ask it for, as its environment says:
-// DITRAIN_TEST_REFUSES names what (mlock, io_uring, huge pages of 2 MiB, o_direct), DITRAIN_TEST_FREE_BYTES is the
-// space of every disk, and once the path DITRAIN_TEST_DISK_BREAKS_AT exists, files without a name can neither be read
-// nor written.
+// DITRAIN_TEST_REFUSES names what (mlock, io_uring, huge pages of 2 MiB, o_direct, fdatasync), DITRAIN_TEST_FREE_BYTES
+// is the space of every disk, and once the path DITRAIN_TEST_DISK_BREAKS_AT exists, files without a name can neither be
+// read nor written.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -68,6 +68,11 @@ int statvfs(const char* path, struct statvfs* space) noexcept {
   if (const char* free = std::getenv("DITRAIN_TEST_FREE_BYTES"); result == 0 && free != nullptr)
     space->f_bavail = std::strtoull(free, nullptr, 10) / space->f_frsize;
   return result;
+}
+
+int fdatasync(int fd) {
+  static const auto real = next(fdatasync, "fdatasync");
+  return refuses("fdatasync") ? (errno = EIO, -1) : real(fd);
 }
 
 ssize_t pread(int fd, void* data, size_t bytes, off_t offset) {
