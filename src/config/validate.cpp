@@ -314,6 +314,22 @@ std::string idle_optimizer_key(const optim::Config& o) {
   return "";
 }
 
+/// Noise has as many independent values as a patch; a model through which fewer pass cannot predict it, at any learning
+/// rate (tests/bench/reports/2026-11-26-recipes-bands).
+std::string narrow_for_noise(const Config& c) {
+  const nn::ModelConfig& m = c.model;
+  const std::string_view prediction = diffusion::prediction_of(c.diffusion).name;
+  const int64_t values = m.patch_size * m.patch_size * m.in_channels;
+  const bool bottleneck = m.patch_bottleneck > 0 && m.patch_bottleneck < m.hidden_size;
+  const int64_t width = bottleneck ? m.patch_bottleneck : m.hidden_size;
+  if (prediction == "x0" || values <= width) return "";
+  return fmt::format(
+      "model.{}: {} is less than the {} values of a patch ({} x {} pixels of {} channels): the model cannot tell noise "
+      "from data, which diffusion.prediction: {} asks for; set diffusion.prediction: x0, or a smaller model.patch_size",
+      bottleneck ? "patch_bottleneck" : "hidden_size", width, values, m.patch_size, m.patch_size, m.in_channels,
+      prediction);
+}
+
 }  // namespace
 
 std::vector<std::string> warnings(const Config& c) {
@@ -323,6 +339,7 @@ std::vector<std::string> warnings(const Config& c) {
     lines.push_back(fmt::format("{} has no effect with data.kind: {}", key, c.data.kind->name));
   if (const std::string key = idle_tier_key(c.memory); !key.empty())
     lines.push_back(key + " has no effect: nothing moves between memory tiers (memory.automem: off)");
+  if (const std::string line = narrow_for_noise(c); !line.empty()) lines.push_back(line);
   constexpr double kMuch = 0.1;
   const double start = c.ema.warmup ? 0 : optim::ema_share_of_start(c.ema, c.train.steps);
   if (start > kMuch && c.train.branch_from.empty())

@@ -201,6 +201,30 @@ TEST_CASE("the defaults go together: a config with nothing but a number of steps
           "no error");
 }
 
+TEST_CASE("a model that is narrower than the noise of a patch is warned of if it has to predict noise") {
+  const auto warnings = [](const std::string& model, const std::string& diffusion) {
+    return config::warnings(
+        config::parse_config("ema: {warmup: true}\ndata: {kind: tiles, path: a}\nmodel: {name: custom, "
+                             "hidden_size: 128, depth: 2, num_heads: 4, input_size: 32, " +
+                                 model + "}\ndiffusion: {" + diffusion + "}",
+                             "a.yaml"));
+  };
+  const std::string bands = "in_channels: 13, patch_size: 4", flow = "process: flow, prediction: ";
+  REQUIRE(warnings(bands, "process: ddpm").size() == 1);
+  CHECK(
+      warnings(bands, "process: ddpm")
+          .front()
+          .starts_with("model.hidden_size: 128 is less than the 208 values of a patch (4 x 4 pixels of 13 channels)"));
+  CHECK(warnings(bands, flow + "velocity").size() == 1);
+  CHECK(warnings(bands, flow + "x0").empty());
+  CHECK(warnings("in_channels: 13, patch_size: 2", "process: ddpm").empty());
+  const std::string narrow = "in_channels: 4, patch_size: 4, patch_bottleneck: 16";
+  REQUIRE(warnings(narrow, flow + "velocity").size() == 1);
+  CHECK(
+      warnings(narrow, flow + "velocity").front().starts_with("model.patch_bottleneck: 16 is less than the 64 values"));
+  CHECK(warnings(narrow, flow + "x0").empty());
+}
+
 TEST_CASE("keys of data that the kind of data does not read are warned of") {
   const auto warnings = [](const std::string& data) {
     return config::warnings(config::parse_config("ema: {warmup: true}\ndata: {path: a, " + data + "}", "a.yaml"));
