@@ -324,8 +324,9 @@ std::string narrow_for_noise(const Config& c) {
   const int64_t width = bottleneck ? m.patch_bottleneck : m.hidden_size;
   if (prediction == "x0" || values <= width) return "";
   return fmt::format(
-      "model.{}: {} is less than the {} values of a patch ({} x {} pixels of {} channels): the model cannot tell noise "
-      "from data, which diffusion.prediction: {} asks for; set diffusion.prediction: x0, or a smaller model.patch_size",
+      "model.{}: {} is less than the {} values of a patch ({} x {} pixels of {} channels), which are as many values "
+      "of noise: the model cannot predict them (diffusion.prediction: {}); set diffusion.prediction: x0, or a smaller "
+      "model.patch_size",
       bottleneck ? "patch_bottleneck" : "hidden_size", width, values, m.patch_size, m.patch_size, m.in_channels,
       prediction);
 }
