@@ -47,7 +47,7 @@ config::CommandLine make_command_line() {
        {"vae", "FILE|DIR",
         "autoencoder: safetensors under the names of diffusers or latent-diffusion, or a folder of diffusers"},
        {"out", "DIR", "folder of the shards"},
-       {"size", "N", "side of the images, cropped and scaled as for training", "256"},
+       {"size", "N", "side of the images, cropped and scaled as for training; tiles have their own", "256"},
        {"posterior", config::choices<eval::PosteriorUse>(),
         "what is stored: one draw from the posterior, its mean, or mean and log-variance, from which training draws "
         "anew each time",
@@ -108,8 +108,8 @@ std::vector<std::string> names_of(const config::CommandLine& line, const std::st
   return names;
 }
 
-void expect_bands(const dataset::Config& config, int64_t channels) {
-  const std::vector<std::string> all = dataset::TileShards(config.path).band_names();
+void expect_bands(const dataset::Config& config, const dataset::TileShards& tiles, int64_t channels) {
+  const std::vector<std::string> all = tiles.band_names();
   const size_t n = config.bands.empty() ? all.size() : config.bands.size();
   if (int64_t(n) == channels) return;
   throw InputError({.where = config.path,
@@ -131,14 +131,22 @@ std::unique_ptr<dataset::Dataset> open_images(const config::CommandLine& line, i
                       .what = "--bands names bands of tiles",
                       .got = "images in " + config.path,
                       .hint = "ditdata make, which makes tiles of scenes"});
+  int64_t height = line.get_int("size", 8, 1 << 14), width = height;
   if (config.kind->of_bands) {
-    expect_bands(config, channels);
+    const dataset::TileShards tiles(config.path);
+    const dataset::TileShard& first = tiles.shards().front();
+    if (line.has("size") && (first.height != height || first.width != width))
+      throw InputError({.where = "command line",
+                        .what = "--size is the side of images; tiles are encoded as they are",
+                        .got = fmt::format("--size {} for tiles of {} x {}", height, first.height, first.width),
+                        .hint = "ditdata make --tile N, which cuts tiles of another size"});
+    height = first.height, width = first.width;
+    expect_bands(config, tiles, channels);
     dataset::settle_tiles(config);
     shards.tiles = dataset::tile_facts(config);
   }
   config.on_bad_file = line.get_word<dataset::OnBadFile>("on-bad-file");
-  const int64_t side = line.get_int("size", 8, 1 << 14);
-  return dataset::open_dataset(config, {channels, side, side}, 0, 0);
+  return dataset::open_dataset(config, {channels, height, width}, 0, 0);
 }
 
 /// How far rank 0 is: often on a terminal, now and then in a file.

@@ -269,6 +269,10 @@ void check_data(const Config& c) {
   if (!c.data.condition.empty() && !c.data.vae.empty())
     fail("data.condition gives bands to a model of bands, and data.vae makes latents of them", c.data.vae,
          "no data.vae", "--set data.vae=");
+  if (kind.path.empty() && !c.data.path.empty())
+    fail(fmt::format("data.kind: {} draws its images, and data.path would be read by nothing", kind.name), c.data.path,
+         "data.kind: folder, latents or tiles, which read it (ditdata inspect PATH tells which)",
+         "--set data.kind=folder, or --set data.path= to keep the drawn images");
   if (kind.path.empty() || !c.data.path.empty()) return;
   fail(fmt::format("data.path is not set, and data.kind: {} reads from it", kind.name), "", std::string(kind.path),
        "--set data.path=DIR, or in section data of the config the line `path: DIR`");
@@ -295,7 +299,13 @@ std::string idle_data_key(const dataset::Config& d) {
       {"data.scaling", !kind.of_bands && !latents && d.scaling.from != dataset::ScalingFrom::kAuto},
       {"data.scale_low", !kind.of_bands && !latents && !d.scale_low.empty()},
       {"data.scale_high", !kind.of_bands && !latents && !d.scale_high.empty()},
+      {"data.number_type", !kind.of_bands && !latents && d.number_type.has_value()},
+      {"data.number_scale", !kind.of_bands && !latents && !d.number_scale.empty()},
+      {"data.number_offset", !kind.of_bands && !latents && !d.number_offset.empty()},
+      {"data.condition_low", !kind.of_bands && !latents && !d.condition_low.empty()},
+      {"data.condition_high", !kind.of_bands && !latents && !d.condition_high.empty()},
       {"data.latent_scale", !latents && d.latent_scale.has_value()},
+      {"data.num_images", !kind.path.empty() && d.num_images != dataset::Config().num_images},
       {"data.exif_orientation", std::string(kind.name) != "folder" && d.exif_orientation}};
   for (const auto& [key, idle] : keys)
     if (idle) return key;

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/dataset/file_list.hpp"
@@ -253,13 +254,14 @@ void settle_condition(Config& config) {
   given.bands = condition.bands, given.scale_low = config.condition_low, given.scale_high = config.condition_high;
   try {
     settle_tiles(given);
-  } catch (const InputError& error) {  // it does not know the key
+  } catch (const InputError& error) {  // it knows the keys of tiles that are predicted
     std::error_code unreadable;
     const std::string& first = config.condition.front();
     const bool meant = condition.path.empty() && std::filesystem::is_directory(first, unreadable);
-    throw InputError({.where = "data.condition",
-                      .what = error.what(),
-                      .hint = meant ? "./" + first + ", if the folder of that name is meant" : ""});
+    throw InputError(
+        {.where = "data.condition",
+         .what = std::regex_replace(error.what(), std::regex("data\\.scale_(low|high)"), "data.condition_$1"),
+         .hint = meant ? "./" + first + ", if the folder of that name is meant" : ""});
   }
   config.condition = given.bands;
   if (!condition.path.empty()) config.condition.insert(config.condition.begin(), condition.path);

@@ -28,16 +28,22 @@ Listing list_folder(const std::string& path, const std::string& hint) {
     throw InputError(
         {.where = "data", .what = "cannot list the folder '" + path + "'", .got = ec.message(), .hint = hint});
   Listing listing;
+  int64_t num_broken = 0;
+  std::string broken;  // the first in the order of their bytes
   for (; it != fs::directory_iterator(); it.increment(ec)) {
     const std::string name = it->path().filename().string();
     if (name.starts_with('.')) continue;
-    std::error_code kind_ec;  // a broken link is neither file nor folder
+    std::error_code kind_ec;
     if (it->is_directory(kind_ec))
       listing.folders.push_back(name);
     else if (it->is_regular_file(kind_ec))
       listing.files.push_back(name);
+    else if (it->is_symlink(kind_ec) && !it->exists(kind_ec) && (num_broken++ == 0 || name < broken))
+      broken = name;
   }
   if (ec) throw InputError({.where = "data", .what = "the folder '" + path + "' broke off", .got = ec.message()});
+  if (num_broken > 0)
+    log::warn("'{}': {} link(s) lead to nothing and are left out, such as '{}'", path, num_broken, broken);
   std::sort(listing.folders.begin(), listing.folders.end());
   std::sort(listing.files.begin(), listing.files.end());
   return listing;

@@ -35,6 +35,9 @@ class ImageFolder final : public Dataset {
       : Dataset(request.config, request.shape), root_(request.config.path), exif_(request.config.exif_orientation) {
     const Listing top = list_folder(root_);
     for (const auto& name : top.folders) add_class(name);
+    if (!unread_folders_.empty())
+      log::warn("data: {} folder(s) inside the class folders of '{}' are not read, such as '{}'",
+                unread_folders_.size(), root_, unread_folders_.front());
     const std::vector<std::string> loose = image_names(top);
     if (files_.empty()) {
       class_names_.clear();
@@ -81,7 +84,9 @@ class ImageFolder final : public Dataset {
   void add_class(const std::string& name) {
     const auto label = int64_t(class_names_.size());
     class_names_.push_back(name);
-    const std::vector<std::string> images = image_names(list_folder(root_ + "/" + name));
+    const Listing listing = list_folder(root_ + "/" + name);
+    for (const auto& folder : listing.folders) unread_folders_.push_back(name + "/" + folder);
+    const std::vector<std::string> images = image_names(listing);
     for (const auto& image : images) files_.push_back({name + "/" + image, label});
     if (!images.empty()) note_class(label);
   }
@@ -109,7 +114,8 @@ class ImageFolder final : public Dataset {
   }
 
   std::string root_;
-  bool exif_;  // turn photographs as their cameras say
+  bool exif_;                                // turn photographs as their cameras say
+  std::vector<std::string> unread_folders_;  // relative to root_
   std::vector<File> files_;
 };
 

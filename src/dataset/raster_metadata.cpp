@@ -13,7 +13,7 @@ constexpr double kMetresPerDegree = 111320;  // of latitude, and of longitude at
 
 // Sets year, month and day by the first date in the text.
 bool set_date(const std::string& text, std::vector<double>& numbers) {
-  static const std::regex date(R"((^|[^0-9])([0-9]{4})[-_.:]?([0-9]{2})[-_.:]?([0-9]{2})([^0-9]|$))");
+  static const std::regex date(R"((^|[^0-9])([0-9]{4})[-_.:]?([0-9]{2})[-_.:]?([0-9]{2})(?![0-9]))");
   for (std::sregex_iterator i(text.begin(), text.end(), date), end; i != end; ++i) {
     bool fits = true;
     double parts[3];
@@ -60,7 +60,7 @@ void set_place(const std::string& crs, const images::GeoTransform& t, int64_t wi
   if (!middle || !right || !below) return;
   const auto [longitude, latitude] = *middle;
   const auto metres = [&](const std::array<double, 2>& to) {
-    const double east = (to[0] - longitude) * std::cos(latitude * std::numbers::pi / 180);
+    const double east = std::remainder(to[0] - longitude, 360) * std::cos(latitude * std::numbers::pi / 180);
     return std::hypot(east, to[1] - latitude) * kMetresPerDegree;
   };
   numbers[kLongitude] = longitude, numbers[kLatitude] = latitude;

@@ -57,7 +57,7 @@ double number_of(const weights::SafetensorsFile& file, const char* key, const js
   return list[band];
 }
 
-std::vector<TileBand> bands_of(const weights::SafetensorsFile& file, int64_t channels) {
+std::vector<TileBand> bands_of(const weights::SafetensorsFile& file, images::PixelType type, int64_t channels) {
   const auto n = size_t(channels);
   const json names = list_of(file, "bands", n), scale = list_of(file, "scale", n), offset = list_of(file, "offset", n),
              nodata = list_of(file, "nodata", n);
@@ -70,7 +70,7 @@ std::vector<TileBand> bands_of(const weights::SafetensorsFile& file, int64_t cha
     bands[b].scale = number_of(file, "scale", scale, b, 1);
     bands[b].offset = number_of(file, "offset", offset, b, 0);
     const double missing = number_of(file, "nodata", nodata, b, NAN);
-    if (!std::isnan(missing)) bands[b].nodata = missing;
+    if (!std::isnan(missing)) bands[b].nodata = type == images::PixelType::kF32 ? double(float(missing)) : missing;
     all.push_back(bands[b].name);
   }
   check_distinct(all, file.path());
@@ -98,7 +98,11 @@ TileShard open_shard(const std::string& path, int64_t first) {
     refuse(path, "`images` does not hold tiles", fmt::format("[{}]", fmt::join(images.shape, ", ")), "[N, C, H, W]");
   s.type = type_of(s.file, images.dtype);
   s.count = images.shape[0], s.channels = images.shape[1], s.height = images.shape[2], s.width = images.shape[3];
-  s.bands = bands_of(s.file, s.channels);
+  constexpr int64_t kMaxChannels = 1 << 12, kMaxSide = 1 << 16;  // as SampleShape has them
+  if (s.channels > kMaxChannels || s.height > kMaxSide || s.width > kMaxSide)
+    refuse(path, "`images` does not hold tiles", fmt::format("[{}]", fmt::join(images.shape, ", ")),
+           fmt::format("up to {} channels and sides up to {}", kMaxChannels, kMaxSide));
+  s.bands = bands_of(s.file, s.type, s.channels);
   s.classes = texts_of(s.file, "classes"), s.source = texts_of(s.file, "source");
   if (const auto crs = s.file.metadata().find("crs"); crs != s.file.metadata().end()) s.crs = crs->second;
   if (s.file.contains("geotransform")) check_shape(s.file, "geotransform", {s.count, 6});

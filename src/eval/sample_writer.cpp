@@ -110,7 +110,7 @@ class SampleWriter::Impl {
                         .what = "samples are too large for PNG pictures",
                         .got = fmt::format("{} x {} pixels", picture_width_, output.height),
                         .expected = fmt::format("at most {} pixels", images::kMaxImagePixels),
-                        .hint = "--format tif, if they are tiles"});
+                        .hint = "--format geotiff, if they are tiles"});
     if (comm.rank() != 0) return;
     if (raw_) file_.emplace(files, output, labels);
     if (files.npz.empty()) return;

@@ -26,22 +26,51 @@ std::vector<int> bands_of(const images::RasterInfo& info, const dataset::Config&
   return dataset::find_bands(have, dataset::condition_of(data).bands, info.path);
 }
 
-// The numbers that stand for missing pixels in the tiles that the model learnt from (ditdata make --nodata), if those
-// are there: a raster may not state its own.
-std::vector<std::optional<double>> declared_nodata(const dataset::ConditionBands& condition,
-                                                   const dataset::Config& data) {
-  std::vector<std::optional<double>> all(condition.bands.size());
+// What is known of the numbers that the model learnt from.
+struct LearntNumbers {
+  std::optional<images::PixelType> type;
+  std::vector<dataset::TileBand> bands;  // of the condition; empty: their tiles are not there
+};
+
+LearntNumbers learnt_numbers(const dataset::Config& data) {
+  const dataset::ConditionBands condition = dataset::condition_of(data);
+  LearntNumbers learnt;
+  if (condition.path.empty()) learnt.type = data.number_type;
   const std::string& path = condition.path.empty() ? data.path : condition.path;
   std::error_code unreadable;
-  if (!std::filesystem::exists(path, unreadable)) return all;
+  if (!std::filesystem::exists(path, unreadable)) return learnt;
   try {
     const dataset::TileShards tiles(path);
-    const std::vector<int> numbers = dataset::find_bands(tiles.band_names(), condition.bands, path);
-    for (size_t c = 0; c < all.size(); ++c) all[c] = tiles.bands()[size_t(numbers[c])].nodata;
+    for (const int band : dataset::find_bands(tiles.band_names(), condition.bands, path))
+      learnt.bands.push_back(tiles.bands()[size_t(band)]);
+    learnt.type = tiles.type();
   } catch (const Error& e) {  // sampling does not need them
-    log::warn("fill numbers are those that the raster states: {}", e.what());
+    log::warn("fill numbers and scales of the tiles that the model learnt from are unknown: {}", e.what());
   }
-  return all;
+  return learnt;
+}
+
+// A raster in other units would be scaled into nonsense without a word. One that states no scale may have any.
+void expect_same_units(const images::RasterInfo& raster, const std::vector<int>& bands, const LearntNumbers& learnt) {
+  const auto refuse = [&](const std::string& what, const std::string& got, const std::string& expected) {
+    throw InputError({.where = raster.path,
+                      .what = what,
+                      .got = got,
+                      .expected = expected + ", as in the tiles that the model learnt from",
+                      .hint = "a raster made as those of the tiles were (gdalinfo FILE, ditdata inspect TILES)"});
+  };
+  if (learnt.type && raster.type != *learnt.type)
+    refuse("the raster has numbers of another type", std::string(word_of(raster.type)),
+           std::string(word_of(*learnt.type)));
+  for (size_t c = 0; c < learnt.bands.size(); ++c) {
+    const images::RasterBand& have = raster.bands[size_t(bands[c])];
+    const dataset::TileBand& want = learnt.bands[c];
+    const bool stated = have.scale != 1 || have.offset != 0;
+    if (stated && (have.scale != want.scale || have.offset != want.offset))
+      refuse(fmt::format("band {} has another scale or offset", want.name),
+             fmt::format("{:.9g} and {:.9g}", have.scale, have.offset),
+             fmt::format("{:.9g} and {:.9g}", want.scale, want.offset));
+  }
 }
 
 // Where tiles begin along a side of the scene. Their distance is a pixel less than half a tile: so borders of patches,
@@ -153,7 +182,7 @@ class SceneModel {
 
 images::RasterInfo find_condition(const std::string& path, const dataset::Config& data) {
   const images::RasterInfo info = images::Raster(path).info();
-  bands_of(info, data);
+  expect_same_units(info, bands_of(info, data), learnt_numbers(data));
   return info;
 }
 
@@ -166,14 +195,16 @@ ConditionScene read_condition(const std::string& path, const dataset::Config& da
   ConditionScene scene{info};
   const std::vector<uint8_t> mask = raster.read_mask(all);
   std::vector<uint8_t> has_data(size_t(pixels), 1);
-  const std::vector<std::optional<double>> declared = declared_nodata(condition, data);
+  const LearntNumbers learnt = learnt_numbers(data);
   size_t c = 0;
   for (const int band : bands_of(info, data)) {
     const std::vector<std::byte> bytes = raster.read({{band}, all});
     std::vector<double> numbers(static_cast<size_t>(pixels));
     images::to_f64(info.type, bytes.data(), pixels, numbers.data());
+    // A raster may not state the fill number that ditdata make was told (--nodata).
     const auto& own = info.bands[size_t(band)].nodata;
-    const dataset::TileBand facts{.name = "", .nodata = own || info.has_mask ? own : declared[c]};
+    const bool told = !own && !info.has_mask && !learnt.bands.empty();
+    const dataset::TileBand facts{.name = "", .nodata = told ? learnt.bands[c].nodata : own};
     const dataset::RangeScale scale(data.condition_low[c], data.condition_high[c]);
     std::vector<float> plane(static_cast<size_t>(pixels));
     for (int64_t p = 0; p < pixels; ++p) {

@@ -162,9 +162,9 @@ RasterBand describe_band(GDALRasterBandH band) {
 void describe_place(GDALDatasetH dataset, RasterInfo& info) {
   GeoTransform transform;
   if (GDALGetGeoTransform(dataset, transform.data()) == CE_None) info.transform = transform;
+  info.has_control_points = !info.transform && GDALGetGCPCount(dataset) > 0;
   OGRSpatialReferenceH srs = GDALGetSpatialRef(dataset);
-  if (srs == nullptr && GDALGetGCPCount(dataset) > 0) srs = GDALGetGCPSpatialRef(dataset);
-  if (srs == nullptr) return;
+  if (srs == nullptr || !info.transform) return;  // numbers of pixels are no coordinates
   char* text = nullptr;
   if (OSRExportToWkt(srs, &text) == OGRERR_NONE && text != nullptr) info.crs = text;
   CPLFree(text);
@@ -339,6 +339,7 @@ std::optional<std::array<double, 2>> longitude_latitude(const std::string& crs, 
   if (transformation == nullptr) return {};
   const bool done = OCTTransform(transformation, 1, &x, &y, nullptr) != 0;
   OCTDestroyCoordinateTransformation(transformation);
+  if (x > 180 && x <= 360) x -= 360;  // grids of models run from 0 to 360
   if (!done || !(std::abs(x) <= 180 && std::abs(y) <= 90)) return {};
   return std::array<double, 2>{x, y};
 }

@@ -155,6 +155,14 @@ void expect_intensities(const Group& group) {
              "gdal_translate -expand rgb, or leave the file out");
 }
 
+// Statistics and overviews do not decide about numbers, and programs that look at a raster write them beside it.
+std::vector<std::string> sources_of(const images::RasterInfo& info) {
+  std::vector<std::string> sources;
+  for (const std::string& file : info.files)
+    if (file != info.path && !file.ends_with(".aux.xml") && !file.ends_with(".ovr")) sources.push_back(file);
+  return sources;
+}
+
 Scene make_scene(const Group& group, const SceneRequest& request) {
   Scene scene{.name = group.name, .bands = {}, .type = group.parts.front().file->info.type};
   std::vector<std::string> names;
@@ -163,10 +171,13 @@ Scene make_scene(const Group& group, const SceneRequest& request) {
     if (info.type != scene.type)
       refuse(info.path, fmt::format("another type than {} of the same scene", group.parts.front().file->path),
              std::string(word_of(info.type)), std::string(word_of(scene.type)));
+    const std::vector<std::string> sources = sources_of(info);
+    bool uses_names = false;
     size_t position = 0;
     for (size_t b = 0; b < info.bands.size(); ++b) {
       const images::RasterBand& band = info.bands[b];
       if (band.is_alpha) continue;
+      uses_names = uses_names || (part.band.empty() && band.name.empty());
       const std::string name = name_of_band(band, position++, part, request);
       for (size_t k = 0; k < names.size(); ++k)
         if (dataset::canonical_band(names[k]) == dataset::canonical_band(name))
@@ -184,8 +195,12 @@ Scene make_scene(const Group& group, const SceneRequest& request) {
                              .height = info.height,
                              .block_width = info.block_width,
                              .block_height = info.block_height,
-                             .has_mask = info.has_mask});
+                             .has_mask = info.has_mask,
+                             .sources = sources});
     }
+    if (uses_names && position < request.names.size())
+      refuse(info.path, "there are fewer bands than --names", fmt::format("{} band(s)", position),
+             fmt::format("{} names", request.names.size()), "one folder per layout of bands");
   }
   return scene;
 }
@@ -369,7 +384,16 @@ SceneList find_scenes(const SceneRequest& request) {
   if (files.empty())
     refuse(request.from, "there are no scenes", fmt::format("{} other files", list.other_files),
            ".tif, .tiff, .jp2 or .vrt files");
-  for (FoundFile& file : files) file.info = images::Raster(file.path).info();
+  std::vector<std::string> without_grid;
+  for (FoundFile& file : files) {
+    file.info = images::Raster(file.path).info();
+    if (file.info.has_control_points) without_grid.push_back(file.path);
+  }
+  if (!without_grid.empty())
+    log::warn(
+        "{} raster(s) have control points and no grid, such as {}: their tiles will have no place; gdalwarp makes "
+        "a grid",
+        without_grid.size(), without_grid.front());
   std::vector<Group> groups = group_files(files);
   std::vector<std::string> want = request.bands;
   dataset::check_distinct(want, "--bands");

@@ -194,10 +194,17 @@ class ShardWriter {
       text += fmt::format("{} {}x{} {} {} {}\n", scene.name, scene.width, scene.height, word_of(scene.type),
                           scene.label, scene.crs);
       for (const double x : scene.transform.value_or(images::kNoGeoTransform)) text += fmt::format("{} ", x);
-      for (const SceneBand& band : scene.bands)
+      for (const SceneBand& band : scene.bands) {
         text += fmt::format("{} {} {} {} {} {} {} {}\n", band.facts.name, band.facts.scale, band.facts.offset,
                             band.facts.nodata ? fmt::format("{}", *band.facts.nodata) : "none", band.file, band.index,
                             fs::file_size(band.file), fs::last_write_time(band.file).time_since_epoch().count());
+        for (const std::string& source : band.sources) {
+          std::error_code inside_archive;
+          const auto bytes = fs::file_size(source, inside_archive);
+          const auto time = fs::last_write_time(source, inside_archive);
+          if (!inside_archive) text += fmt::format("{} {} {}\n", source, bytes, time.time_since_epoch().count());
+        }
+      }
     }
     return text;
   }

@@ -191,6 +191,12 @@ TEST_CASE("the drawn data fits models of any channels, and of its classes") {
   CHECK_NOTHROW(config::validate_without_data(config::Config{}));
 }
 
+TEST_CASE("a path that the kind of data would not read is refused") {
+  const std::string error = validate_error([](config::Config& c) { c.data.path = "photos"; });
+  CHECK(error.find("data.path would be read by nothing") != std::string::npos);
+  CHECK(error.find("--set data.kind=folder") != std::string::npos);
+}
+
 TEST_CASE("the defaults go together: a config with nothing but a number of steps is a run") {
   const config::Config config = config::parse_config("train: {steps: 10}", "a.yaml");
   CHECK(message_of([&] { config::validate(config); }) == "no error");
@@ -233,6 +239,9 @@ TEST_CASE("keys of data that the kind of data does not read are warned of") {
   CHECK(warnings("kind: folder, bands: [B4, B3, B2]") == Lines{"data.bands has no effect with data.kind: folder"});
   CHECK(warnings("kind: folder, latent_scale: 3") == Lines{"data.latent_scale has no effect with data.kind: folder"});
   CHECK(warnings("kind: tiles, exif_orientation: true").size() == 1);
+  CHECK(warnings("kind: folder, num_images: 7") == Lines{"data.num_images has no effect with data.kind: folder"});
+  CHECK(warnings("kind: folder, number_scale: [2]").size() == 1);
+  CHECK(warnings("kind: folder, condition_low: [2]").size() == 1);
   CHECK(warnings("kind: shapes}\noptimizer: {muon_lr: 0.02") ==
         Lines{"optimizer.muon_lr has no effect with optimizer.kind: adamw"});
   CHECK(warnings("kind: shapes}\noptimizer: {min_lr: 1e-5") ==

@@ -2,7 +2,9 @@
 
 #include "dataset_fixture.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
 #include "ditrain/dataset/kinds.hpp"
+#include "support/files.hpp"
 #include "support/no_more_files.hpp"
 
 using namespace ditrain;
@@ -59,6 +61,24 @@ TEST_CASE("files that are no images are counted by their extension, hidden ones 
   for (const char* name : {"1.aa", "1.bb", "1.cc"}) dir.write(name, "");
   CHECK(open_folder(dir.path(), 2)->describe_ignored() ==
         "ignored 12 files (.txt 4, .xml 2, .aa 1, .bb 1, .cc 1, others 3)");
+}
+
+TEST_CASE("images that a class folder has further down, and links to nothing, are warned of") {
+  const ScratchFolder dir, beside;
+  dir.write_grey("ant/1.png", 10);
+  const auto warnings = [&] {
+    const std::string log = beside.at("log.txt");
+    fs::remove(log);
+    log::open_file(log);
+    open_folder(dir.path(), 1);
+    log::close_file();
+    return get_file(log);
+  };
+  CHECK(warnings().empty());
+  dir.write_grey("ant/deep/2.png", 10);
+  for (const char* name : {"ant/b.png", "ant/a.png"}) fs::create_symlink("lost/c.png", dir.at(name));
+  CHECK_THAT(warnings(), Contains("1 folder(s) inside the class folders") && Contains("such as 'ant/deep'") &&
+                             Contains("2 link(s) lead to nothing") && Contains("such as 'a.png'"));
 }
 
 TEST_CASE("an empty class folder keeps its label") {

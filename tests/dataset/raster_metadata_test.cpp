@@ -30,6 +30,7 @@ TEST_CASE("raster metadata: dates come from tags of acquisition, then from names
   CHECK(date("x/scene_20201301.tif", {{"TIFFTAG_DATETIME", "2024:01:02 00:00:00"}}) == Date{2024, 1, 2});
   CHECK(date("x/a_20200601.tif", {{"ACQUISITIONDATETIME", "2018-03-04T01:02:03Z"}}) == Date{2018, 3, 4});
   CHECK(std::isnan(date("x/scene_123456789.tif", {})[0]));
+  CHECK(date("x/00001234_20200714.tif", {{"TIFFTAG_DATETIME", "2023:01:02 00:00:00"}}) == Date{2020, 7, 14});
   CHECK(told("", {{"CLOUD_COVER", "12.5"}})[kCloudCover] == 0.125);
   CHECK(std::isnan(told("", {{"CLOUD_COVER", "few"}})[kCloudCover]));
 }
@@ -42,6 +43,16 @@ TEST_CASE("raster metadata: the place of a tile follows from its georeference") 
   CHECK(numbers[kLongitude] == Approx(15).margin(1e-6));
   CHECK(numbers[kLatitude] == Approx(48.752).margin(0.002));
   CHECK(numbers[kResolution] == Approx(10).epsilon(0.01));
+  // Longitudes from 0 to 360, as grids of models have them: east of 180 is west, and a pixel across it is as wide.
+  const std::string degrees =
+      "GEOGCS[\"WGS 84\",DATUM[\"WGS_1984\",SPHEROID[\"WGS 84\",6378137,298.257223563]],PRIMEM[\"Greenwich\",0],"
+      "UNIT[\"degree\",0.0174532925199433]]";
+  for (const double west : {200.0, 179.995}) {
+    numbers = no_metadata();
+    set_place(degrees, {west - 0.005, 0.01, 0, 0.005, 0, -0.01}, 1, 1, numbers);
+    CHECK(numbers[kLongitude] == Approx(west > 180 ? west - 360 : west).margin(1e-9));
+    CHECK(numbers[kResolution] == Approx(1113.2).epsilon(1e-3));
+  }
   numbers = no_metadata();
   set_place("", {0, 1, 0, 0, 0, 1}, 32, 32, numbers);
   CHECK(std::isnan(numbers[kLongitude]));

@@ -92,6 +92,16 @@ TEST_CASE("tiles: missing pixels get the mean of the others, a band without any 
   CHECK(skipping->bad_files() == 1);
 }
 
+TEST_CASE("tiles: a fill number of f32 is what its pixels have, however many digits the metadata have") {
+  const ScratchFolder scratch;
+  TestTiles tiles{.n = 1, .bands = {"x"}, .metadata = {{"nodata", "[-9999.9]"}}};
+  std::vector<float> numbers(16, 500);
+  numbers[3] = -9999.9f;
+  tiles.write(scratch.at("a.safetensors"), numbers, "F32", {});
+  const BandStatistics x = statistics_of(TileShards(scratch / "a.safetensors")).bands.front();
+  CHECK((x.valid == 15 && x.mean == 500));
+}
+
 TEST_CASE("tiles: statistics are exact for every type, without missing pixels") {
   const ScratchFolder scratch;
   TestTiles tiles{.n = 1, .side = 20, .bands = {"x"}, .metadata = {{"nodata", "[0]"}}};
@@ -212,6 +222,9 @@ TEST_CASE("tiles: shards that do not go together are refused by name") {
   weights::write_safetensors(scratch.at("one/a.safetensors"), {{"images", "F64", {1, 1, 4, 4}, wide.data()}});
   refused([&] { TileShards(scratch / "one"); }, "U8, U16, I16 or F32");
   refused([&] { TileShards(scratch / "none"); }, "none");
+  weights::write_safetensors(scratch.at("empty/a.safetensors"),
+                             {{"images", "U8", {0, int64_t{1} << 24, 1, 1}, nullptr}});
+  refused([&] { TileShards(scratch / "empty"); }, "up to 4096 channels");
   TestTiles{}.write(scratch.at("cut/a.safetensors"));
   const std::string whole = get_file(scratch / "cut/a.safetensors");
   put_file(scratch / "cut/a.safetensors", whole.substr(0, whole.size() - 1));

@@ -306,6 +306,20 @@ TEST_CASE("satellite: bands that are drawn from others, tile by tile in training
   refused(draw("run", "none", {"--condition", scratch / "few.tif"}), "B2");
   images::write_u16(scratch / "small.tif", {"B4", "B3", "B2"}, 8, 32);
   refused(draw("run", "none", {"--condition", scratch / "small.tif"}), "smaller than the model's input");
+  // Numbers in other units would be scaled into nonsense.
+  const auto other_units = [&](const std::string& type, const std::string& in_band) {
+    std::string bands;
+    for (int b = 1; b <= 3; ++b)
+      bands += fmt::format(
+          "<VRTRasterBand dataType=\"{}\" band=\"{}\"><Description>B{}</Description>{}<SimpleSource><SourceFilename>{}"
+          "</SourceFilename><SourceBand>{}</SourceBand></SimpleSource></VRTRasterBand>",
+          type, b, 5 - b, in_band, scene, b);
+    std::ofstream(scratch / "units.vrt") << "<VRTDataset rasterXSize=\"48\" rasterYSize=\"32\">" << bands
+                                         << "</VRTDataset>";
+    return draw("run", "none", {"--condition", scratch / "units.vrt"});
+  };
+  refused(other_units("Float32", ""), "numbers of another type");
+  refused(other_units("UInt16", "<Offset>-1000</Offset>"), "another scale or offset");
   std::ofstream(scratch / "huge.vrt") << fmt::format(
       "<VRTDataset rasterXSize=\"250000\" rasterYSize=\"250000\">{}{}{}</VRTDataset>",
       R"(<VRTRasterBand dataType="UInt16" band="1"><Description>B4</Description></VRTRasterBand>)",

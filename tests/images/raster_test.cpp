@@ -174,6 +174,15 @@ TEST_CASE("rasters: a VRT brings names, scales, nodata, control points and masks
   CHECK(raster.info().files.size() == 2);
   CHECK(all_numbers(raster)[48] == images::test_number(1, 0, 0));
 
+  put_file(scratch / "tied.vrt",
+           images::vrt_of("a.tif", 2, 6, 8, "",
+                          "<GCPList Projection=\"EPSG:4326\"><GCP Id=\"1\" Pixel=\"0\" Line=\"0\" X=\"7\" Y=\"50\"/>"
+                          "</GCPList>"));
+  const images::RasterInfo tied = Raster(scratch / "tied.vrt").info();
+  CHECK((tied.has_control_points && !tied.transform));
+  CHECK(tied.crs.empty());  // numbers of pixels are no degrees
+  CHECK_FALSE(raster.info().has_control_points);
+
   std::vector<uint8_t> mask(48, 255);
   mask[5] = 0;
   images::write_test_raster(scratch / "mask.tif", PixelType::kU8, {""}, 6, 8, mask);

@@ -289,6 +289,13 @@ TEST_CASE("tile maker: work goes on only with the scenes it began with") {
   CHECK(make() == 1);
   std::filesystem::last_write_time(scratch / "in/a.vrt", time + std::chrono::seconds(1));
   refused(make, "made in another way");
+  std::filesystem::last_write_time(scratch / "in/a.vrt", time);
+  CHECK(make() == 1);
+  put_file(scratch / "in/a.vrt.aux.xml", "<PAMDataset/>");  // gdalinfo -stats
+  CHECK(make() == 1);
+  const auto raw = std::filesystem::last_write_time(scratch / "in/raw.tif");
+  std::filesystem::last_write_time(scratch / "in/raw.tif", raw + std::chrono::seconds(1));
+  refused(make, "made in another way");
 }
 
 TEST_CASE("scenes: what does not go together is refused by name") {
@@ -352,6 +359,7 @@ TEST_CASE("scenes: names for bands that have none, VRTs in place of their parts,
   CHECK(plain.scenes[0].bands[1].facts.name == "band2");
   CHECK(plain.classes.empty());
   refused([&] { find_scenes({.from = scratch / "in", .names = {"Red"}}); }, "more bands than --names");
+  refused([&] { find_scenes({.from = scratch / "in", .names = {"Blue", "Red", "NIR"}}); }, "fewer bands than --names");
 }
 
 TEST_CASE("scenes: a raster beside the folders of classes is left out, the labels stay") {

@@ -13,8 +13,8 @@ struct Listing {
   std::vector<std::string> folders, files;  ///< names, not paths, in the order of their bytes
 };
 
-/// Lists the folder `path`. A link counts as what it points to. Hidden entries (".name"), pipes, devices and broken
-/// links are left out.
+/// Lists the folder `path`. A link counts as what it points to. Hidden entries (".name"), pipes and devices are left
+/// out, and links to nothing, of which a warning tells.
 /// Errors: InputError with this hint if `path` is missing, not a folder or not readable.
 Listing list_folder(const std::string& path, const std::string& hint = "another data.path");
 

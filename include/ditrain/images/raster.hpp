@@ -43,9 +43,10 @@ struct RasterInfo {
   int64_t width = 0, height = 0;
   PixelType type = PixelType::kU8;
   std::vector<RasterBand> bands;
-  std::string crs;                        ///< WKT; "": none
+  std::string crs;                        ///< WKT; "": none, or no transform
   int64_t epsg = 0;                       ///< of crs; 0: it has none
   std::optional<GeoTransform> transform;  ///< none: no location, or control points only
+  bool has_control_points = false;        ///< and no transform
   bool has_mask = false, is_palette = false;
   std::map<std::string, std::string> tags = {};  ///< of the file, and of its domain IMAGERY; names in upper case
   std::vector<std::string> files;                ///< the file and those that belong to it (masks, sources of a VRT)

@@ -35,7 +35,8 @@ struct SceneBand {
   int index = 0;                  ///< in the file, from 0
   int64_t width = 0, height = 0;  ///< of the file
   int64_t block_width = 0, block_height = 0;
-  bool has_mask = false;  ///< the file's mask or alpha is part of the scene
+  bool has_mask = false;                  ///< the file's mask or alpha is part of the scene
+  std::vector<std::string> sources = {};  ///< other files that its numbers come from: those of a VRT, a mask
 };
 
 struct Scene {
