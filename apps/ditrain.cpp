@@ -23,6 +23,8 @@ using namespace ditrain;
 
 namespace {
 
+const double kStart_s = now_s();
+
 config::CommandLine make_command_line() {
   return config::CommandLine(config::Usage{
       .program = "ditrain",
@@ -34,7 +36,9 @@ config::CommandLine make_command_line() {
            {"out", "DIR", "run folder (default: runs/NAME of the config)"},
            {"resume", "auto|DIR",
             "resume from the last checkpoint of --out (auto starts anew without one), or from DIR"},
-           {"maxh", "H", "stop with a checkpoint and exit code 75 when 99 % of H hours are over"},
+           {"maxh", "H",
+            "stop with a checkpoint and exit code 75 before 99 % of H hours are over: while a step and a checkpoint "
+            "fit in"},
            {"dry-run", "",
             "print placement, model and memory plan, predict the time of the run and the size of its checkpoints, then "
             "stop"},
@@ -138,6 +142,7 @@ int body(int argc, char** argv, dist::Communicator& comm) {
                       .hint = nearest_word(resume, {"auto"}).empty() ? "" : "--resume auto"});
   options.out = out;
   options.max_hours = line.has("maxh") ? line.get_double("maxh", 0, 1e6) : 0;
+  options.start_s = kStart_s;
   options.strict = line.has("strict");
   if (line.has("trace")) options.trace = line.get("trace");
   if (comm.rank() == 0) check_trace(options);

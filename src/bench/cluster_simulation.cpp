@@ -6,7 +6,7 @@
 namespace ditrain::bench {
 
 double StepSchedule::update_s() const {
-  double sum = 0;
+  double sum = lone_update_s;
   for (const Exchange& e : sums) sum += e.update_s;
   return sum;
 }

@@ -30,11 +30,12 @@ struct Exchange {
 
 /// A step as each rank makes it; times are those of a rank that nothing delays.
 struct StepSchedule {
-  double compute_s = 0;  ///< forward and backward
-  double tensor_s = 0;   ///< the part of it that sums of dp_tp take
-  double rest_s = 0;     ///< what follows the updates
-  bool overlap = true;   ///< buckets leave when they are ready; false: when backward has ended
-  bool early = true;     ///< weights change bucket by bucket; false: after the last one
+  double compute_s = 0;      ///< forward and backward
+  double tensor_s = 0;       ///< the part of it that sums of dp_tp take
+  double rest_s = 0;         ///< what follows the updates
+  double lone_update_s = 0;  ///< of weights that no sum waits for: those of a single replica
+  bool overlap = true;       ///< buckets leave when they are ready; false: when backward has ended
+  bool early = true;         ///< weights change bucket by bucket; false: after the last one
   std::vector<Exchange> sums = {};
   std::vector<Exchange> new_weights = {};  ///< with shards: each follows the update of its bucket
   std::vector<Exchange> outer = {};        ///< of an outer step, behind a pass over the weights and before another one

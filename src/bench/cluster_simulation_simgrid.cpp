@@ -439,7 +439,7 @@ class Simulation {
     }
     for (size_t k = 0; !s.early && k < s.sums.size(); ++k) update(k);
     for (size_t k = 0; k < s.new_weights.size(); ++k) await(*gradients_, rank, mine);
-    sleep_s(s.rest_s);
+    sleep_s(s.lone_update_s + s.rest_s);
   }
 
   // As train/outer_sync.cpp.

@@ -19,6 +19,8 @@ std::string escaped(const std::string& text) {
   return out;
 }
 
+constexpr double kTick = 24;  // width of a label
+
 struct Range {
   double low = std::numeric_limits<double>::infinity(), high = -low;
   void add(double x) {
@@ -62,8 +64,10 @@ class Panel {
       text_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{:.3g}</text>\n", left_ - 4,
                            y(value) + 4, value);
     }
-    for (double minutes = std::exp2(std::ceil(x_.low / std::log(2.0) - 1e-9)); std::log(minutes) <= x_.high + 1e-9;
-         minutes *= 2)
+    std::vector<double> ticks = {std::exp(x_.low), std::exp(x_.high)};
+    for (double minutes = std::exp2(std::ceil(x_.low / std::log(2.0))); std::log(minutes) < x_.high; minutes *= 2)
+      if (x(minutes) - x(ticks[0]) > kTick && x(ticks[1]) - x(minutes) > kTick) ticks.push_back(minutes);
+    for (const double minutes : ticks)
       text_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{:.3g}</text>\n", x(minutes),
                            top_ + kHeight + 14, minutes);
     text_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">CPU minutes</text>\n",

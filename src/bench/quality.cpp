@@ -58,6 +58,12 @@ struct Recipe {
   std::vector<int64_t> steps = {};  // of each mark that it has
   double cpu_minutes_per_step = 0;
   double minutes_of(size_t mark) const { return double(steps[mark]) * cpu_minutes_per_step; }
+  /// What the guide of guided samples cost besides: of a run that branches off the same trunk its decay.
+  double guide_minutes_of(size_t mark) const {
+    if (mark == 0 || config.sample.guide != kFirstMark) return 0;
+    const bool branches = config.optimizer.schedule == optim::LrSchedule::kWsd;
+    return (branches ? config.optimizer.decay_share : 1) * minutes_of(0);
+  }
 };
 
 /// One set of samples. The order is that of the table.
@@ -156,7 +162,8 @@ class QualityMeterOfRecipes {
     return path(fmt::format("{}/seed_{}", r.trained_as, seed));
   }
   std::string grid_file(const Recipe& r, bool guided) const {
-    return path(fmt::format("{}/grid_of_seed_{}{}.png", r.name, bench_.first_seed, guided ? "_guided" : ""));
+    return path(fmt::format("{}/grid_of_seed_{}_step_{}{}.png", r.name, bench_.first_seed, r.steps.back(),
+                            guided ? "_guided" : ""));
   }
   std::string guide_of(const Recipe& r, int64_t seed) const {
     const std::string& guide = r.config.sample.guide;
@@ -426,8 +433,10 @@ void QualityMeterOfRecipes::open_images() {
     r.config.model.num_classes = num_classes_;  // guidance depends on it
     config::Config settled = r.config;
     settled.data = settled_data_;
-    if (const std::string& guide = r.config.sample.guide; !guide.empty() && guide != kFirstMark)
-      checkpoint::load_guide(guide, settled);  // refuses others
+    if (const std::string& guide = r.config.sample.guide; !guide.empty() && guide != kFirstMark) {
+      if (checkpoint::load_guide(guide, settled) != nullptr)  // refuses those of other models
+        harness_.note(fmt::format("{}: CPU minutes are without those of its guide {}", r.name, guide));
+    }
   }
   const auto held_out = dataset::open_dataset(settled_data_, plan::model_shape(c.model), num_classes_,
                                               uint64_t(c.train.seed), dataset::Part::kHeldOut);
@@ -523,8 +532,8 @@ void QualityMeterOfRecipes::finish(size_t recipe, int64_t seed, size_t mark) {
       missing.push_back(p);
   if (missing.empty()) return;
   const std::string folder = train_to(r, seed, mark);
-  const double minutes = r.minutes_of(mark);
   for (const Point& p : missing) {
+    const double minutes = r.minutes_of(mark) + (p.guided ? r.guide_minutes_of(mark) : 0);
     const LabelledImages images = folder.empty() ? LabelledImages() : draw(r, folder, p);
     const bool finite = !folder.empty() && std::all_of(images.images.begin(), images.images.end(),
                                                        [](float x) { return std::isfinite(x); });
@@ -561,7 +570,8 @@ QualityTable QualityMeterOfRecipes::table() const {
           values.push_back(results_.at({guided, i, mark, bench_.first_seed + s}));
         return values;
       };
-      results.marks.push_back({r.steps[mark], r.minutes_of(mark), of_seeds(false), of_seeds(true)});
+      results.marks.push_back(
+          {r.steps[mark], r.minutes_of(mark), of_seeds(false), of_seeds(true), r.guide_minutes_of(mark)});
     }
   }
   return {real_, std::move(all)};
@@ -576,12 +586,17 @@ void QualityMeterOfRecipes::write_pictures(const QualityTable& table) {
       blocks.push_back(images::read_image(grid_file(r, guided)));
       names += (names.empty() ? "" : ", ") + r.name;
     }
-    if (blocks.empty()) continue;
-    const std::string end = guided ? "_guided" : "";
+    const std::string end = guided ? "_guided" : "", grid = "grid" + end + ".png";
+    if (guided && std::none_of(recipes_.begin(), recipes_.end(), [&](const Recipe& r) { return guides(r); })) continue;
     files::write_file_atomically(path("curves" + end + ".svg"), curves_svg(table.panels(guided)));
-    images::write_png(path("grid" + end + ".png"), beside_each_other(blocks));
-    harness_.note(fmt::format("{0}/curves{1}.svg (dashed: real images); {0}/grid{1}.png, from left to right: {2}",
-                              bench_.out, end, names));
+    std::string told = fmt::format("{}/curves{}.svg (dashed: real images)", bench_.out, end);
+    if (!blocks.empty()) {
+      images::write_png(path(grid), beside_each_other(blocks));
+      told += fmt::format("; {}/{}, from left to right: {}", bench_.out, grid, names);
+    } else {
+      fs::remove(path(grid));  // of other marks or seeds
+    }
+    harness_.note(told);
   }
 }
 

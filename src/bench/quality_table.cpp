@@ -44,7 +44,7 @@ std::vector<CurvePoint> mean_curve(const RecipeResults& r, bool guided, size_t m
                                    const std::vector<size_t>& seeds) {
   std::vector<CurvePoint> curve;
   for (const RecipeResults::Mark& mark : r.marks) {
-    CurvePoint at{mark.cpu_minutes, 0};
+    CurvePoint at{mark.minutes(guided), 0};
     for (const size_t s : seeds)
       at.cost += kMeasures[measure].cost(mark.values(guided)[s][measure]) / double(seeds.size());
     curve.push_back(at);
@@ -62,7 +62,7 @@ std::vector<Row> QualityTable::values() const {
       if (guided && !r.guides) continue;
       for (const RecipeResults::Mark& mark : r.marks) {
         rows.push_back(untimed_row(r.name, guided));
-        rows.back().details = {{"cpu_minutes", mark.cpu_minutes}, {"steps", mark.steps}};
+        rows.back().details = {{"cpu_minutes", mark.minutes(guided)}, {"steps", mark.steps}};
         add_means(rows.back(), mark.values(guided));
       }
     }
@@ -148,7 +148,7 @@ std::vector<CurvePanel> QualityTable::panels(bool guided) const {
       if (guided && !r.guides) continue;
       Curve& curve = panel.curves.emplace_back(Curve{.name = r.name, .points = {}});
       for (const RecipeResults::Mark& mark : r.marks)
-        curve.points.push_back({mark.cpu_minutes, mean_of(of_measure(mark.values(guided), m))});
+        curve.points.push_back({mark.minutes(guided), mean_of(of_measure(mark.values(guided), m))});
     }
     panel.level = mean_of(of_measure(real_, m)).value;
   }

@@ -17,6 +17,8 @@ struct RecipeResults {
     int64_t steps;
     double cpu_minutes;
     ValuesOfSeeds plain, guided;
+    double guide_minutes = 0;  ///< for a guide that was trained besides
+    double minutes(bool is_guided) const { return cpu_minutes + (is_guided ? guide_minutes : 0); }
     const ValuesOfSeeds& values(bool is_guided) const { return is_guided ? guided : plain; }
   };
   std::string name;

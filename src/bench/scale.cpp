@@ -76,6 +76,11 @@ class ScaleMeter {
                                  algorithm),
              .got = fmt::format("dist.shard_optimizer: {}", recorded.dist.shard_optimizer),
              .expected = recorded.dist.shard_optimizer ? "--ways shards or reduce_scatter" : "--ways without shards"});
+    if (recorded.train.global_batch % bench_.batch != 0)
+      throw InputError({.where = "ditbench",
+                        .what = "--batch is not what a rank of the recording had",
+                        .got = fmt::format("{} of train.global_batch {}", bench_.batch, recorded.train.global_batch),
+                        .expected = fmt::format("{} divided by its ranks", recorded.train.global_batch)});
     config::Config wanted = recorded;
     for (const std::string& set : bench_.sets) config::apply_set(wanted, set);
     nn::apply_name(wanted.model);

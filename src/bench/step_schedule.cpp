@@ -123,7 +123,7 @@ StepSchedule schedule_of(const plan::RunPlan& plan, const ComputeTimes& times, c
                  .node_bytes_per_s = cluster.inside.gb_per_s * 1e9,
                  .node_latency_s = cluster.inside.latency_us * 1e-6};
   if (plan.replicas == 1) {
-    s.rest_s += times.update_s;
+    s.lone_update_s = times.update_s;
     return s;
   }
   if (algorithm == SumAlgorithm::kOuter || algorithm == SumAlgorithm::kOuterOverlapped) {

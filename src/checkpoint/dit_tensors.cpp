@@ -161,7 +161,7 @@ class Sizes {
     for (const MetadataNumber& number : kMetadata)
       if (t_.find(fmt::format("m_embedder.{}.mlp.0.weight", number.name)) != nullptr)
         c_.metadata.emplace_back(number.name);
-    if (c_.mlp == nn::Mlp::kGelu) c_.mlp_ratio = double(t_.shape(names_.fc1, 2)[0]) / double(c_.hidden_size);
+    if (c_.mlp == nn::Mlp::kGelu) c_.set_mlp_size(t_.shape(names_.fc1, 2)[0]);
     const int64_t last = t_.shape(names_.last, 2)[0], one = patches[2] * patches[2] * c_.in_channels;
     if (last != one && last != 2 * one)
       fail(*t_.file, fmt::format("rows of {}{}", t_.prefix, names_.last), std::to_string(last),

@@ -23,7 +23,8 @@ std::vector<Difference> differences_on_resume(const Config& old_config, const Co
   std::vector<Difference> differences;
   for (const Option& o : option_table()) {
     const std::string old_value = o.get(old_config), new_value = o.get(new_config);
-    const bool may_change = o.may_change_on_resume || !is_read(o, new_config.diffusion);
+    const bool bound = o.name() == "train.micro_batch" && new_config.dist.reproducible;
+    const bool may_change = (o.may_change_on_resume && !bound) || !is_read(o, new_config.diffusion);
     if (!may_change && old_value != new_value) differences.push_back({o.name(), old_value, new_value});
   }
   return differences;

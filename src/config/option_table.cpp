@@ -333,7 +333,7 @@ Rows train_rows() {
       word(DITRAIN_KEY(train.on_non_finite),
            "what happens at a NaN or infinite loss or gradient; with stop and optimizer.clip_norm 0, weights are "
            "updated before all gradients are known: several ranks update while other gradients are in flight, one rank "
-           "in backward"),
+           "in backward; skip gives up after 100 such steps one after the other"),
       integer(DITRAIN_KEY(train.seed), {0}, "seed of all random numbers"),
       routing(),
       layer_sync(),
@@ -539,9 +539,11 @@ bool free_on_resume(const Option& o) {
   // train.recompute and kernels.tuned change memory and time, but no bit of the results; nor does kernels.fuse in f32
   // (in bf16 it changes where values are rounded, and the run says so). Other products have another order of sums.
   // Training does not use the quantities of bands, which older runs do not know.
-  static const std::set<std::string> kKeys = {"train.steps",        "train.recompute",   "data.loader_threads",
-                                              "data.queue_batches", "data.number_scale", "data.number_offset",
-                                              "kernels.fuse",       "kernels.tuned"};
+  // train.micro_batch changes the order of sums, as another number of ranks does; dist.reproducible fixes both
+  // (differences_on_resume).
+  static const std::set<std::string> kKeys = {"train.steps",         "train.recompute",    "train.micro_batch",
+                                              "data.loader_threads", "data.queue_batches", "data.number_scale",
+                                              "data.number_offset",  "kernels.fuse",       "kernels.tuned"};
   // Outer steps are another way to train, with state of their own.
   return (kSections.contains(o.section) && o.name() != "dist.outer") || kKeys.contains(o.name());
 }

@@ -433,7 +433,8 @@ void validate_for_ranks(const Config& config, int world_size) {
          fmt::format("train.global_batch: {} or {}", below, below + ranks));
   }
   const int64_t share = batch / ranks;
-  if (micro != 0 && share % micro != 0)
+  const bool divides = micro == 0 || share % micro == 0;
+  if (!divides && (micro < share || config.dist.reproducible))  // else all at once (micro_batch_of)
     fail("train.micro_batch does not divide the batch of a rank",
          fmt::format("{} for {} samples per rank (train.global_batch {} over {} {})", micro, share, batch, ranks, who),
          fmt::format("a divisor of {}, or 0 for all at once", share));

@@ -221,4 +221,9 @@ int64_t Dataset::bad_files() const {
   return int64_t(bad_.size());
 }
 
+std::vector<int64_t> Dataset::bad_samples() const {
+  const std::lock_guard lock(mutex_);
+  return {bad_.begin(), bad_.end()};
+}
+
 }  // namespace ditrain::dataset

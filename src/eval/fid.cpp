@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
@@ -20,10 +21,20 @@ const Features& needed_features(const Side& side, const char* metric) {
 
 // Splits of the Inception Score: ADM's evaluator takes 5,000 images at a time, others 10 equal splits.
 constexpr int64_t kSplits = 10, kImagesOfSplit = 5000;
+constexpr uint64_t kShuffleSeed = 2020;
 bool has_splits_of_adm(const FidRequest& request) { return request.features.preset == FidPreset::kAdm; }
 std::string describe_splits(const FidRequest& request, int64_t n) {
-  return has_splits_of_adm(request) ? fmt::format("splits of {} images", kImagesOfSplit)
-                                    : fmt::format("{} splits", std::min(kSplits, n));
+  return has_splits_of_adm(request)
+             ? fmt::format("splits of {} images in their order", kImagesOfSplit)
+             : fmt::format("{} splits of shuffled images (seed {})", std::min(kSplits, n), kShuffleSeed);
+}
+// Folders of classes list one class after the other: splits in that order have few classes each, and a score several
+// times too low. ADM's evaluator takes files whose order is random.
+std::vector<double> shuffled_rows(const std::vector<double>& rows, int64_t n, int64_t columns) {
+  std::vector<double> shuffled;
+  for (const int64_t row : subset_rows(kShuffleSeed, 0, 0, n, n))
+    shuffled.insert(shuffled.end(), rows.begin() + row * columns, rows.begin() + (row + 1) * columns);
+  return shuffled;
 }
 
 // The requested kind of features; for two files of statistics the kind that they state.
@@ -50,11 +61,13 @@ std::string protocol_of(const FidRequest& request, const Side& real, const Side&
     const int64_t size = real.features && generated.features
                              ? std::min({settings.subset_size, real.features->n, generated.features->n})
                              : settings.subset_size;
-    line += fmt::format("; kid of {} subsets of {}, seed {}", settings.num_subsets, size, settings.seed);
+    const bool whole = real.features && generated.features && size == real.features->n && size == generated.features->n;
+    line += whole ? "; kid of both sets as a whole, without a deviation"
+                  : fmt::format("; kid of {} subsets of {}, seed {}", settings.num_subsets, size, settings.seed);
   }
   if (wants(request, FidMetric::kInceptionScore))
-    line += fmt::format("; inception score of {} in the order of the images, logits without bias",
-                        describe_splits(request, generated.features->n));
+    line +=
+        fmt::format("; inception score of {}, logits without bias", describe_splits(request, generated.features->n));
   if (wants(request, FidMetric::kPrecisionRecall)) line += "; precision and recall of 3 neighbours";
   return line;
 }
@@ -66,7 +79,8 @@ void measure_score(const FidRequest& request, const Side& generated, FidReport& 
   const MeanAndDeviation value =
       has_splits_of_adm(request)
           ? inception_score(probabilities, nn::kInceptionClasses, splits_of_size(f.n, kImagesOfSplit))
-          : inception_score(probabilities, nn::kInceptionClasses, std::min(kSplits, f.n));
+          : inception_score(shuffled_rows(probabilities, f.n, nn::kInceptionClasses), nn::kInceptionClasses,
+                            std::min(kSplits, f.n));
   report.inception_score = value.mean, report.inception_score_deviation = value.deviation;
 }
 
@@ -95,7 +109,8 @@ void measure_sets(parallel::Team& team, const FidRequest& request, const Side& r
   if (wants(request, FidMetric::kKid)) {
     const Features &x = needed_features(generated, "kid"), &y = needed_features(real, "kid");
     const MeanAndDeviation value = kid(team, rows_of(x), rows_of(y));
-    report.kid = value.mean, report.kid_deviation = value.deviation;
+    report.kid = value.mean;
+    if (!std::isnan(value.deviation)) report.kid_deviation = value.deviation;
   }
   if (wants(request, FidMetric::kPrecisionRecall)) {
     const Features &x = needed_features(generated, "pr"), &y = needed_features(real, "pr");

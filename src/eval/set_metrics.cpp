@@ -140,6 +140,8 @@ std::vector<int64_t> subset_rows(uint64_t seed, int64_t subset, int which, int64
 MeanAndDeviation kid(parallel::Team& team, const FeatureRows<float>& x, const FeatureRows<float>& y,
                      const KidSettings& settings) {
   const int64_t size = std::min({settings.subset_size, x.n, y.n});
+  if (size == x.n && size == y.n)  // all subsets would be the sets themselves
+    return {kernel_distance(team, x, y), std::numeric_limits<double>::quiet_NaN()};
   std::vector<double> values;
   for (int64_t s = 0; s < settings.num_subsets; ++s) {
     const std::vector<float> a = gather_rows(x, subset_rows(settings.seed, s, 0, x.n, size));

@@ -16,12 +16,10 @@ MlpWeights declare_mlp(const Declarations& block, const ModelConfig& c) {
   return w;
 }
 
-// Of the ratios that give this width the one of the least GELU width, a multiple of 1 / C.
 void recognise_mlp(const ShapeInFile& shape_of, ModelConfig& config) {
   const std::vector<int64_t>* w3 = shape_of("blocks.0.mlp.w3.weight");
   config.mlp = w3 != nullptr ? Mlp::kSwiglu : Mlp::kGelu;
-  if (w3 != nullptr && w3->size() == 2)
-    config.mlp_ratio = double((3 * w3->back() + 1) / 2) / double(config.hidden_size);
+  if (w3 != nullptr && w3->size() == 2) config.set_mlp_size(w3->back());
 }
 
 MlpHalf::MlpHalf(autograd::Tape& tape, const ModelConfig& c, int64_t index, const MlpWeights& w,

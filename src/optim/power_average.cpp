@@ -58,7 +58,10 @@ std::vector<double> solve_average(const std::vector<AverageProfile>& stored, con
       products(i, j) = inner_product(a, b) / (length(a) * length(b));
     }
   }
-  const Eigen::VectorXd factors = products.completeOrthogonalDecomposition().solve(with_wanted);
+  Eigen::VectorXd factors = products.completeOrthogonalDecomposition().solve(with_wanted);
+  double sum = 0;  // of what the snapshots are multiplied by: a constant has to stay what it is
+  for (Eigen::Index i = 0; i < n; ++i) sum += factors[i] / length(stored[size_t(i)]);
+  factors /= sum;
   if (error != nullptr) {
     const double whole = inner_product(wanted, wanted);
     const double left = whole - 2 * factors.dot(with_wanted) + factors.dot(products * factors);

@@ -220,6 +220,7 @@ std::optional<automem::Plan> plan_automem(const config::Config& config, const Gr
   if (!m.moves()) return std::nullopt;
   const size_t fast = m.fast_gib > 0 ? size_t(m.fast_gib * 0x1p30) : place.fast_bytes;
   const automem::Uses uses = record_step(config, gradients, samples, micro_batch);
+  if (uses.tensors.empty()) return std::nullopt;
   const size_t fixed = fixed_fast_bytes(config, gradients, micro_batch) + uses.small_bytes;
   const size_t all = fixed + uses.total_bytes();
   if (fast == 0)

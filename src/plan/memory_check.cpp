@@ -128,7 +128,12 @@ void check_memory(const RunPlan& plan) {
 std::string memory_warning(const RunPlan& plan) {
   const int ranks = plan.place.ranks_on_node;
   const size_t needed = plan.memory.outside_huge_pages() * size_t(ranks), usable = usable_bytes(ranks);
-  if (needed <= usable) return "";
+  if (needed <= usable)
+    return plan.config.memory.moves() && !plan.automem
+               ? fmt::format(
+                     "memory.automem: {} has no effect: all tensors are below {}, and so small ones do not move",
+                     plan.config.memory.automem, format_bytes(automem::kSmallest))
+               : "";
   return fmt::format(
       "memory: this run needs up to {}, and {} were available when it began: end what holds the rest, or the system "
       "may end the run",

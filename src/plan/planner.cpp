@@ -43,14 +43,19 @@ std::vector<int> tensor_ranks(const config::Config& wanted, const ClusterDescrip
   return all;
 }
 
-/// The share of a rank in 1, 2, 4, ... parts. Reproducible sums depend on the size of the parts, so that stays.
+/// The share of a rank in some 1, 2, 4, ... parts that divide it, in single samples, and as the config has it.
+/// Reproducible sums depend on the size of the parts, so that stays.
 std::vector<int64_t> micro_batches(const config::Config& wanted, int64_t replicas) {
   const int64_t share = std::max<int64_t>(1, wanted.train.global_batch / replicas);
   if (wanted.dist.reproducible) return {config::micro_batch_of(wanted, int(replicas))};
-  std::vector<int64_t> all;
-  for (int64_t parts = 1; parts <= share; parts *= 2)
-    if (share % parts == 0) all.push_back(share / parts);
-  return all;
+  std::set<int64_t, std::greater<>> all = {share, 1};
+  if (const int64_t asked = config::micro_batch_of(wanted, int(replicas)); share % asked == 0) all.insert(asked);
+  int64_t parts = 1;  // the least divisor from each power of two on
+  for (int64_t least = 2; least < share; least *= 2) {
+    for (parts = std::max(parts, least); share % parts != 0;) ++parts;
+    all.insert(share / parts);
+  }
+  return {all.begin(), all.end()};
 }
 
 std::vector<double> bucket_sizes(const config::Config& wanted) {

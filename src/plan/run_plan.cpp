@@ -95,7 +95,8 @@ RunPlan fastest(std::vector<RunPlan> plans) {
   std::exception_ptr refusal;
   for (RunPlan& plan : plans) try {
       if (plan.automem) automem::choose_fastest(*plan.automem);
-      if (best == nullptr || plan.automem->forecast.step_s < best->automem->forecast.step_s) best = &plan;
+      if (best == nullptr || (plan.automem && plan.automem->forecast.step_s < best->automem->forecast.step_s))
+        best = &plan;
     } catch (const InputError&) {
       refusal = std::current_exception();
     }

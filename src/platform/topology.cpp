@@ -51,10 +51,14 @@ size_t cache_bytes(hwloc_topology_t t, hwloc_obj_type_t type) {
 
 using Nodes = std::vector<hwloc_obj_t>;
 
+/// Those that have memory: no page can be bound to others, which stand where a socket has no memory modules. All, where
+/// no node tells its size.
 Nodes memory_nodes(hwloc_topology_t t) {
   Nodes nodes;
   for (hwloc_obj_t node = nullptr; (node = hwloc_get_next_obj_by_type(t, HWLOC_OBJ_NUMANODE, node));)
     nodes.push_back(node);
+  const auto is_empty = [](hwloc_obj_t node) { return node->attr->numanode.local_memory == 0; };
+  if (!std::all_of(nodes.begin(), nodes.end(), is_empty)) std::erase_if(nodes, is_empty);
   std::sort(nodes.begin(), nodes.end(), [](hwloc_obj_t a, hwloc_obj_t b) { return a->os_index < b->os_index; });
   return nodes;
 }

@@ -76,7 +76,8 @@ void Checkpointing::finish_after_failure() {
 void Checkpointing::handle_outcome(const std::optional<checkpoint::SaveOutcome>& outcome, bool must_succeed) {
   if (!outcome) return;
   if (outcome->problem.empty()) {
-    log::info("checkpoint: {} ({:.2f} s)", outcome->folder, now_s() - begin_s_);
+    last_s_ = now_s() - begin_s_;
+    log::info("checkpoint: {} ({:.2f} s)", outcome->folder, last_s_);
     if (run_.leader() && outcome->step == best_step_) try {
         const dist::DiskWork work(run_.comm);
         files::link_best(run_.checkpoints(), best_step_);

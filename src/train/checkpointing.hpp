@@ -19,6 +19,8 @@ class Checkpointing {
 
   /// Whether a checkpoint is due by the clock of rank 0 (checkpoint.every_minutes); false elsewhere.
   bool is_time() const { return run_.leader() && !state_.saver->is_writing() && since_last_.is_over(); }
+  /// How long the last checkpoint took; 0 before the first one.
+  double last_s() const { return last_s_; }
   /// Whether the config wants one after this step.
   bool is_due(int64_t step) const;
 
@@ -47,7 +49,8 @@ class Checkpointing {
   StartingPoint& start_;
   RunReport& report_;
   Interval since_last_;
-  double begin_s_ = 0;          // of the checkpoint that is being written
+  double begin_s_ = 0;  // of the checkpoint that is being written
+  double last_s_ = 0;
   int64_t verified_step_ = -1;  // the last one after which the replicas were compared
   double best_value_ = std::numeric_limits<double>::infinity();
   int64_t best_step_ = -1;  // the checkpoint of that step is linked as `best`

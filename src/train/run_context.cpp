@@ -23,7 +23,6 @@ RunContext::RunContext(const plan::Settled& settled_config, const TrainOptions& 
       config(settled.config),
       options(run_options),
       comm(world),
-      start_s(now_s()),
       placement(plan::plan_placement(config, comm)),
       groups(config, comm),
       team(placement.team()),

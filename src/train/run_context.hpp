@@ -34,7 +34,6 @@ struct RunContext {
   const config::Config& config;
   const TrainOptions& options;
   dist::Communicator& comm;
-  const double start_s;
   plan::Placement placement;
   plan::RankGroups groups;
   parallel::Team team;

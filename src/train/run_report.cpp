@@ -1,10 +1,14 @@
 #include "run_report.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
+#include <set>
+#include <sstream>
 #include <utility>
 
 #include "ditrain/base/bytes.hpp"
@@ -258,8 +262,13 @@ void RunReport::tell_sums() {
             seconds / ranks);
 }
 
-void RunReport::tell_end(int64_t bad_files) {
+void RunReport::tell_end(const std::vector<int64_t>& bad_samples) {
   dist::Communicator& comm = run_.comm;
+  std::set<std::string> bad_files;  // a sample that several ranks have met is one
+  for (const std::string& of_rank : comm.gather_strings(fmt::format("{}", fmt::join(bad_samples, " ")))) {
+    std::istringstream words(of_rank);
+    bad_files.insert(std::istream_iterator<std::string>(words), {});
+  }
   total_.add(off_step.seconds);
   const double wall = now_s() - loop_start_s_;
   log::info_lines(phase_table(total_, wall, comm));
@@ -274,7 +283,7 @@ void RunReport::tell_end(int64_t bad_files) {
   double peak = double(platform::peak_resident_bytes());
   comm.allreduce_max(&peak, 1);
   log::info("steps skipped: {}   bad files: {}   largest peak resident memory of any rank: {}",
-            state_->progress.skipped_steps, bad_files, format_bytes(size_t(peak)));
+            state_->progress.skipped_steps, bad_files.size(), format_bytes(size_t(peak)));
   for (const std::string& line : advice(summary, run_.config)) log::info("advice: {}", line);
 }
 

@@ -37,7 +37,7 @@ class RunReport {
   double recent_step_s() const { return recent_step_s_; }
 
   /// Collective: reports times, loads and advice.
-  void tell_end(int64_t bad_files);
+  void tell_end(const std::vector<int64_t>& bad_samples);
   void write_trace();
   /// Status and report of a run that ends with this exit code, and of one that an error ends.
   void tell_outcome(int exit_code);

@@ -14,6 +14,8 @@
 namespace ditrain::train {
 namespace {
 
+constexpr int64_t kMostSkippedInARow = 100;
+
 dataset::LoaderConfig loader_config(const RunContext& run, int64_t first_step) {
   const config::Config& c = run.config;
   const int64_t samples = run.plan.samples;
@@ -96,7 +98,10 @@ StepMetrics TrainLoop::step() {
 StepFacts TrainLoop::own_facts() {
   const uint64_t flags = platform::take_signal_flags();
   const double limit_s = 3600 * run_.options.max_hours;
-  const bool time_is_over = limit_s > 0 && now_s() - run_.start_s > 0.99 * limit_s;
+  // Another step, with outer steps as many as lie between two of them, and a checkpoint have to fit in, too.
+  const int64_t steps = config_.dist.outer ? config_.dist.outer->every : 1;
+  const double end_s = now_s() + double(steps) * report_.recent_step_s() + checkpointing_.last_s();
+  const bool time_is_over = limit_s > 0 && end_s - run_.options.start_s > 0.99 * limit_s;
   return {.bad_files = double(data_.bad_files()),
           .stop = (flags & platform::kStopRequested) != 0 || time_is_over,
           .checkpoint = (flags & platform::kCheckpointRequested) != 0 || checkpointing_.is_time(),
@@ -159,10 +164,11 @@ double TrainLoop::rank_timeout_s() const {
 }
 
 void TrainLoop::handle_non_finite(StepMetrics& m) {
-  const std::string what = fmt::format("step {}: {} is not finite", m.step, m.non_finite);
+  std::string what = fmt::format("step {}: {} is not finite", m.step, m.non_finite);
   if (config_.train.on_non_finite == config::OnNonFinite::kSkip) {
     if (run_.leader()) log::warn("{}: the step is skipped ({} so far)", what, state_.progress.skipped_steps);
-    return;
+    if (skipped_in_a_row_ < kMostSkippedInARow) return;
+    what += fmt::format(", as in the {} steps before it: the weights are beyond help", skipped_in_a_row_ - 1);
   }
   report_.tell_step(m, true);
   checkpointing_.finish_after_failure();
@@ -179,6 +185,7 @@ int TrainLoop::run() {
     const RankTimeoutScope limit(run_, rank_timeout_s());
     StepMetrics m = step();
     const bool last = state_.progress.step == steps;
+    skipped_in_a_row_ = m.non_finite.empty() ? 0 : skipped_in_a_row_ + 1;
     if (!m.non_finite.empty()) handle_non_finite(m);
     if (config_.dist.verify_every > 0 && state_.progress.step % config_.dist.verify_every == 0) checkpointing_.verify();
     if ((m.non_finite.empty() || last) && evaluate(m, last)) agree_again();
@@ -188,8 +195,9 @@ int TrainLoop::run() {
     stop_wanted_ = stop_wanted_ || agreed_.stop;
     checkpoint_wanted_ = checkpoint_wanted_ || agreed_.checkpoint;
     const bool stop = stop_wanted_ && alike && !last;
-    const bool wanted =
-        alike && (std::exchange(checkpoint_wanted_, false) || checkpointing_.is_due(state_.progress.step));
+    checkpoint_wanted_ = checkpoint_wanted_ || checkpointing_.is_due(state_.progress.step);
+    // Weights that step after step leaves as they are may be bad, and older checkpoints would be deleted for them.
+    const bool wanted = alike && skipped_in_a_row_ <= 1 && std::exchange(checkpoint_wanted_, false);
     if (state_.saver->is_writing() && !agreed_.writes_checkpoint) checkpointing_.advance();
     report_.tell_step(m, last || stop);  // before the checkpoint: what that holds has its line
     if (last || stop || wanted) checkpointing_.begin(/*must_succeed=*/last || stop);

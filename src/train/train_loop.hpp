@@ -16,10 +16,9 @@ class TrainLoop {
             eval::TrainingFid* fid, StartingPoint& start, Checkpointing& checkpointing, RunReport& report);
 
   /// Collective: runs steps until train.steps, or a request to stop. Returns kExitDone or kExitStoppedEarly.
-  /// Errors:   RunError for a loss or gradient that is not finite (train.on_non_finite: stop), and for a last
-  ///           checkpoint that cannot be written
+  /// Errors:   RunError for a loss or gradient that is not finite (train.on_non_finite: stop; skip: in 100 steps one
+  ///           after the other), and for a last checkpoint that cannot be written
   int run();
-  int64_t bad_files() const { return int64_t(agreed_.bad_files); }
 
  private:
   StepMetrics step();
@@ -41,8 +40,9 @@ class TrainLoop {
   RunReport& report_;
   dataset::Loader loader_;
   StepFacts agreed_;  // by all ranks in the last step
-  // Requests that wait for the next outer step, if there are outer steps.
+  // Requests that wait for the next outer step, if there are outer steps; checkpoints also for a step with an update.
   bool stop_wanted_ = false, checkpoint_wanted_ = false;
+  int64_t skipped_in_a_row_ = 0;
   // CPU time of this process when it was last looked at, and what has come together since it was told.
   double cpu_mark_s_ = 0, cpu_s_ = 0;
 };

@@ -130,16 +130,14 @@ int run_training(const config::Config& wanted, const TrainOptions& options, dist
     log::info("nothing to do: the checkpoint is at step {} of {}", state.progress.step, settled.config.train.steps);
   report.begin_loop(state, start.folder());
   int code = kExitDone;
-  int64_t bad_files = 0;
   try {
     TrainLoop loop(state, data, inputs.validation(), fid.get(), start, checkpointing, report);
     code = loop.run();
-    bad_files = loop.bad_files();
   } catch (const std::exception& e) {
     report.tell_failure(e.what());
     throw;
   }
-  report.tell_end(bad_files);
+  report.tell_end(data.bad_samples());
   if (fid) checkpointing.report_best(fid->name());
   report.write_trace();
   report.tell_outcome(code);

@@ -94,6 +94,20 @@ TEST_CASE("quality: a comparison tells how many times faster a recipe is, or why
   CHECK(said({0.8}, {0.8, 0.4}) == "not within its time; 0 of 0, 0 of 0");
   CHECK(said({0.8, 0.5}, {0.4, 0.5}) == "reference does not improve; 0 of 0, 0 of 0");
   CHECK(said({0.2, 0.1}, {0.2, 0.05}) == "not decidable; 0 of 0, 0 of 0");  // both as good as real images
+
+  // A guide that was trained besides counts in what it guides.
+  const auto of_both = [&](double guide_minutes) {
+    std::vector<RecipeResults> recipes = {recipe("ours", {0.8, 0.4, 0.2}), recipe("reference", {0.9, 0.8, 0.6, 0.4})};
+    for (RecipeResults& r : recipes) {
+      r.guides = true;
+      for (RecipeResults::Mark& mark : r.marks) mark.guided = mark.plain;
+    }
+    for (size_t mark = 1; mark < 3; ++mark) recipes[0].marks[mark].guide_minutes = guide_minutes;
+    const Row row = QualityTable(values(0.1), std::move(recipes)).comparison(0, 1, true);
+    return std::get<std::string>(row.details.front().value);
+  };
+  CHECK(of_both(0) == "4");
+  CHECK(of_both(2) == "2");  // 8 / (2 + 2)
 }
 
 TEST_CASE("quality: with one mark of the reference a comparison tells the differences of each seed") {

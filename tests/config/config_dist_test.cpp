@@ -121,7 +121,11 @@ TEST_CASE("a batch has to divide over ranks and micro-batches") {
   CHECK(ranks_error(16, 3, 2) ==
         "[config] train.micro_batch does not divide the batch of a rank; got 3 for 8 samples per rank "
         "(train.global_batch 16 over 2 ranks), expected a divisor of 8, or 0 for all at once");
-  CHECK(ranks_error(16, 16, 2).find("train.micro_batch does not divide") != std::string::npos);
+  CHECK(ranks_error(16, 16, 2) == "no error");  // on more ranks than before each has less, all at once
+  config::Config same_sums = labelled_config();
+  same_sums.train.global_batch = 16, same_sums.train.micro_batch = 16, same_sums.dist.reproducible = true;
+  CHECK(message_of([&] { config::validate_for_ranks(same_sums, 2); }).find("train.micro_batch does not divide") !=
+        std::string::npos);
 }
 
 TEST_CASE("strategies that give a rank one cluster, or share a replica, refuse what does not fit") {

@@ -19,11 +19,11 @@ TEST_CASE("resume accepts changes of some keys only") {
     const std::string& s = option.section;
     const bool unread = option.process == "flow" || option.name() == "diffusion.min_snr_gamma";  // with ddpm, none
     const bool may = option.name() == "train.steps" || option.name() == "train.recompute" ||
-                     option.name() == "data.loader_threads" || option.name() == "data.queue_batches" ||
-                     option.name() == "data.number_scale" || option.name() == "data.number_offset" ||
-                     option.name() == "kernels.fuse" || option.name() == "kernels.tuned" || unread || s == "log" ||
-                     s == "checkpoint" || s == "sample" || s == "eval" || s == "memory" || s == "parallel" ||
-                     s == "dist";
+                     option.name() == "train.micro_batch" || option.name() == "data.loader_threads" ||
+                     option.name() == "data.queue_batches" || option.name() == "data.number_scale" ||
+                     option.name() == "data.number_offset" || option.name() == "kernels.fuse" ||
+                     option.name() == "kernels.tuned" || unread || s == "log" || s == "checkpoint" || s == "sample" ||
+                     s == "eval" || s == "memory" || s == "parallel" || s == "dist";
     INFO(option.name() << " = " << value);
     REQUIRE(differences.size() == (may ? 0 : 1));
     (may ? free : fixed)++;
@@ -42,6 +42,14 @@ TEST_CASE("products and precision of a run are for life, its tuning is not") {
   CHECK(message_of([&] {
           config::check_resume(old_config, new_config);
         }).find("train.precision: was f32, now bf16; kernels.gemm: was own, now ref") != std::string::npos);
+}
+
+TEST_CASE("micro-batches may change, but where bits of sums are promised") {
+  config::Config before, now;
+  before.train.micro_batch = 4, now.train.micro_batch = 2;
+  CHECK(config::differences_on_resume(before, now).empty());
+  before.dist.reproducible = now.dist.reproducible = true;
+  CHECK(config::differences_on_resume(before, now).size() == 1);
 }
 
 TEST_CASE("outer steps are for life, although other keys of dist are not") {

@@ -118,6 +118,22 @@ TEST_CASE("non-finite numbers: skipped steps are part of what a resumed run cont
   CHECK(steps_left_out(scratch / "parts") == steps_left_out(scratch / "whole"));
 }
 
+TEST_CASE("non-finite numbers: skip gives up where no step is finite any more, and keeps what came before") {
+  const TemporaryFolder scratch;
+  const std::string out = scratch / "run";
+  const Args wild = sets({"optimizer.lr=1000", "optimizer.warmup_steps=0", "optimizer.clip_norm=0",
+                          "optimizer.betas=[0.0, 0.0]", "optimizer.weight_decay=1000", "checkpoint.every_steps=2",
+                          "checkpoint.keep_last=2", "train.on_non_finite=skip"});
+  const Result result = run(tiny_ditrain(out, 300, wild));
+  REQUIRE_EXIT(result, 1);
+  const int64_t last_good = int64_t(read_metrics(out).size()) - int64_t(steps_left_out(out).size());
+  CHECK(steps_left_out(out).size() == 100);
+  CHECK_THAT(result.err, Contains("as in the 99 steps before it"));
+  const auto left = ditrain::files::list_checkpoints(out + "/checkpoints");
+  REQUIRE_FALSE(left.empty());
+  CHECK(left.back() <= last_good + 1);  // none of the weights that stayed as they were
+}
+
 TEST_CASE("non-finite numbers: a learning rate far too high") {
   const TemporaryFolder scratch;
   const std::string out = scratch / "run";

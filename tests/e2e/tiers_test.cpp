@@ -204,6 +204,15 @@ TEST_CASE("tiers: a disk that breaks ends the run on all ranks, and earlier chec
   CHECK(different_files(checkpoint_of(out, steps), checkpoint_of(whole, steps)).empty());
 }
 
+TEST_CASE("tiers: a model of small tensors alone has nothing to move, and trains without") {
+  const TemporaryFolder scratch;
+  const Args small = sets({"model.hidden_size=16", "model.num_heads=2", "model.depth=2", "train.global_batch=2",
+                           "memory.automem=planned", "memory.fast_gib=0.02"});
+  const Result r = run(tiny_ditrain(scratch / "out", 2, small));
+  REQUIRE_EXIT(r, 0);
+  CHECK_THAT(r.text(), Contains("memory.automem: planned has no effect"));
+}
+
 TEST_CASE("tiers: what cannot be is refused before anything is allocated") {
   const TemporaryFolder scratch;
   const auto refusal = [&](const Args& settings) {

@@ -112,6 +112,19 @@ TEST_CASE("the tensors of a file tell its norms and its MLP, and the ratio that 
       }
 }
 
+TEST_CASE("a ratio is found for every width of an MLP") {
+  for (const nn::Mlp mlp : {nn::Mlp::kGelu, nn::Mlp::kSwiglu})
+    for (const int64_t width : {44, 448, 896, 960, 1152, 1408, 1664})
+      for (int64_t columns = 1; columns < 6 * width; ++columns) {
+        nn::ModelConfig c{.hidden_size = width, .mlp = mlp};
+        c.set_mlp_size(columns);
+        REQUIRE(c.mlp_size() == columns);
+      }
+  nn::ModelConfig c{.hidden_size = 1152};
+  c.set_mlp_size(4608);
+  CHECK(c.mlp_ratio == 4);
+}
+
 TEST_CASE("advice on tensors that a model lacks or has too many") {
   using nn::advice_on_tensor;
   CHECK(advice_on_tensor("blocks.3.attn.q_norm.weight", /*extra=*/true) == "model.qk_norm: none");

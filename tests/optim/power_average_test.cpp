@@ -93,6 +93,19 @@ TEST_CASE("power averages: an average of another width is solved from snapshots 
   for (size_t i = 0; i < factors.size(); ++i) CHECK(factors[i] == Approx(i + 1 == factors.size() ? 1 : 0).margin(1e-6));
 }
 
+TEST_CASE("power averages: weights that never changed are their own average, however few snapshots there are") {
+  std::vector<optim::AverageProfile> profiles;
+  for (const double update : {1000.0, 2000.0, 3000.0, 4000.0})
+    for (const optim::TrackedAverage& average : optim::tracked_averages())
+      profiles.push_back({update, average.exponent});
+  for (const double width : {0.05, 0.07, 0.12, 0.2, 0.25}) {
+    CAPTURE(width);
+    double sum = 0;
+    for (const double factor : optim::solve_average(profiles, {4000, optim::exponent_of_width(width)})) sum += factor;
+    CHECK(sum == Approx(1));
+  }
+}
+
 TEST_CASE("power averages: an update adds the new weights, the same bits for any team and slices") {
   const optim::EmaConfig ema{.snapshots_every = 10};
   const auto states_after = [&](int workers, int64_t slice) {

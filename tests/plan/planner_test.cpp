@@ -62,6 +62,16 @@ TEST_CASE("planner: the order is that of the predicted time, and what computes m
   CHECK(plan.fitting.front().choice.recompute != nn::Recompute::kBlock);
 }
 
+TEST_CASE("planner: micro-batches of shares without powers of two, single samples and the config's own are tried") {
+  config::Config config = test::small_config();
+  config.train.global_batch = 60, config.train.micro_batch = 5;
+  const ClusterPlan plan = planned(config, cluster(100, 16));
+  std::set<int64_t> tried;
+  for (const PlannedRun& run : plan.fitting)
+    if (run.choice.ranks_per_node == 2 && run.choice.tensor_ranks == 1) tried.insert(run.choice.micro_batch);
+  CHECK(tried == std::set<int64_t>{1, 3, 5, 15});  // of 15 samples
+}
+
 TEST_CASE("planner: on a slow network bf16 on the wire counts, and the report says why others lose") {
   config::Config config = test::small_config();
   config.train.global_batch = 8;

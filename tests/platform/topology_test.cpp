@@ -62,6 +62,15 @@ TEST_CASE("a synthetic machine is described and its missing or foreign PUs do no
     CHECK(t.l3_bytes == size_t{32} << 20);
     check_matches_mask(t);
   }
+  SECTION("a socket without memory: nothing is bound to its node") {
+    const ScopedVariable synthetic("HWLOC_SYNTHETIC", "pack:2 [numa(memory=0)] [numa(memory=8GB)] core:4 pu:1");
+    const Topology t = probe_topology();
+    REQUIRE(t.memory.size() == 2);
+    for (const MemoryNode& node : t.memory) CHECK(node.bytes > 0);
+    for (const Domain& domain : t.domains)
+      CHECK(std::any_of(t.memory.begin(), t.memory.end(),
+                        [&](const MemoryNode& node) { return node.os == domain.bulk_node; }));
+  }
   SECTION("smaller than this one: PUs that it lacks count as cores of their own") {
     const ScopedVariable synthetic("HWLOC_SYNTHETIC", "core:1 pu:1(indexes=4000)");
     const Topology t = probe_topology();

@@ -69,8 +69,9 @@ class Dataset {
   /// load() always gives the same draw of a sample.
   void load(int64_t index, bool flip, const RandomKey& draw, float* chw, Condition* condition) const;
 
-  /// Number of unreadable samples so far (each counted once) under `on_bad_file: skip`.
+  /// Number of unreadable samples that this rank has met so far (each counted once) under `on_bad_file: skip`.
   int64_t bad_files() const;
+  std::vector<int64_t> bad_samples() const;  ///< their indices
 
   /// Restricts the data set to one part.
   /// Math:    sample i is held out if a random number keyed by i alone is below `share`

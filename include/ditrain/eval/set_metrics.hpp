@@ -35,7 +35,7 @@ struct KidSettings {
   uint64_t seed = 2020;
 };
 /// Mean and deviation of kernel_distance() over random subsets without repetition, as KID is usually reported. The seed
-/// alone determines the subsets.
+/// alone determines the subsets. The deviation is NaN where both sets are no larger than a subset: there is one only.
 MeanAndDeviation kid(parallel::Team& team, const FeatureRows<float>& x, const FeatureRows<float>& y,
                      const KidSettings& settings = {});
 /// The rows of subset number `subset` of set `which` (0 or 1): `count` <= n different numbers below n.

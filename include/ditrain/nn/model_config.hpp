@@ -76,6 +76,12 @@ struct ModelConfig {
     const auto gelu = int64_t(double(hidden_size) * mlp_ratio);
     return mlp == Mlp::kSwiglu ? int64_t(2.0 / 3.0 * double(gelu)) : gelu;
   }
+  /// Sets mlp_ratio for this mlp_size(); of SwiGLU's ratios that with the least product, a multiple of 1 / hidden_size.
+  void set_mlp_size(int64_t columns) {
+    const int64_t gelu = mlp == Mlp::kSwiglu ? (3 * columns + 1) / 2 : columns;
+    mlp_ratio = double(gelu) / double(hidden_size);
+    if (mlp_size() != columns) mlp_ratio = (double(gelu) + 0.5) / double(hidden_size);  // that was rounded down
+  }
   int64_t head_dim() const { return hidden_size / num_heads; }
   int64_t pixels() const { return input_height * input_width; }
   /// Rows of the label table: the classes and, where labels can be dropped, the null class (the reference's rule).

@@ -3,16 +3,19 @@
 #include <optional>
 #include <string>
 
+#include "ditrain/base/clock.hpp"
 #include "ditrain/config/config.hpp"
 #include "ditrain/dist/communicator.hpp"
 
 namespace ditrain::train {
 
 struct TrainOptions {
-  std::string out;                   ///< run folder
-  bool resume_auto = false;          ///< resume the run in `out`, if it has a checkpoint
-  std::string resume_from;           ///< resume from this folder; "": from none
-  double max_hours = 0;              ///< stop with a checkpoint after 99 % of this time; 0: no limit
+  std::string out;           ///< run folder
+  bool resume_auto = false;  ///< resume the run in `out`, if it has a checkpoint
+  std::string resume_from;   ///< resume from this folder; "": from none
+  /// Stop with a checkpoint before 99 % of this time, counted from start_s, are over; 0: no limit.
+  double max_hours = 0;
+  double start_s = now_s();          ///< when the program began
   bool strict = false;               ///< fallbacks (threads not pinned, slower kernels) are errors
   std::optional<std::string> trace;  ///< write a timeline; "": to OUT/trace.json
   bool resumes() const { return resume_auto || !resume_from.empty(); }
