@@ -5,13 +5,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <limits>
 #include <map>
+#include <regex>
+#include <set>
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/base/words.hpp"
 #include "ditrain/config/agreement.hpp"
 #include "ditrain/config/command_line.hpp"
@@ -239,6 +243,26 @@ int encode(const config::CommandLine& line, dist::Communicator& comm) {
   return kExitDone;
 }
 
+/// Warns of scenes whose numbers or pixels mean something else than those of the others.
+void warn_of_mixtures(const scenes::SceneList& list) {
+  static const std::regex baseline("S2[A-Z]_MSIL.*_N([0-9]{4})_");
+  std::string with_offset, without;  // a product of each kind
+  std::set<std::string> sizes;       // of pixels
+  for (const scenes::Scene& scene : list.scenes) {
+    std::smatch found;
+    const std::string& file = scene.bands.front().file;
+    if (std::regex_search(file, found, baseline)) (found[1].str() >= "0400" ? with_offset : without) = file;
+    if (scene.transform) sizes.insert(fmt::format("{:.6g}", std::hypot((*scene.transform)[1], (*scene.transform)[4])));
+  }
+  if (!with_offset.empty() && !without.empty())
+    log::warn(
+        "Sentinel-2 products of processing baseline 04.00 and later have an offset of -1000, older ones have none: "
+        "{} and {} need folders of their own, and --offset of their own",
+        with_offset, without);
+  if (sizes.size() > 1)
+    log::warn("scenes have pixels of different sizes ({}); --resolution makes them equal", fmt::join(sizes, ", "));
+}
+
 void log_scenes(const scenes::SceneList& list, double resolution) {
   const scenes::Scene& first = list.scenes.front();
   std::string bands;
@@ -252,6 +276,7 @@ void log_scenes(const scenes::SceneList& list, double resolution) {
   if (!band.facts.nodata && !band.has_mask && band.file.find(".SAFE/") != std::string::npos)
     log::warn("{} states no number of missing pixels: --nodata 0 drops the black borders of Sentinel-2 scenes",
               band.file);
+  warn_of_mixtures(list);
   if (list.reordered > 0) log::info("{} scene(s) have their bands in another order: put into this one", list.reordered);
   if (!list.left_out.empty())
     log::info("left out {} raster(s) without any of --bands, such as {}", list.left_out.size(), list.left_out.front());
@@ -319,8 +344,8 @@ int make(const config::CommandLine& line) {
             result.tiles, job.tile, job.tile, job.out, result.dropped, job.max_nodata, result.edge_pixels);
   if (result.small_scenes > 0) log::warn("{} scene(s) are smaller than a tile and gave none", result.small_scenes);
   write_tile_statistics(job.out, job.threads);
-  log::info("to train on them: data.kind=tiles data.path={} model.in_channels={} model.input_size={}", job.out,
-            job.scenes.scenes.front().bands.size(), job.tile);
+  log::info("to train on them: data.kind=tiles data.path={} model.in_channels={} model.input_size={}",
+            quoted_word(job.out), job.scenes.scenes.front().bands.size(), job.tile);
   return kExitDone;
 }
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <filesystem>
 #include <optional>
 
 #include "ditrain/base/error.hpp"
@@ -9,6 +10,7 @@
 #include "ditrain/checkpoint/dit_file.hpp"
 #include "ditrain/checkpoint/snapshots.hpp"
 #include "ditrain/config/command_line.hpp"
+#include "ditrain/eval/autoencoder_file.hpp"
 #include "ditrain/optim/power_average.hpp"
 
 namespace {
@@ -59,6 +61,17 @@ std::string required(const config::CommandLine& line, const std::string& flag) {
   return line.get_path(flag);
 }
 
+/// A model that learnt from what a VAE made of images is used with other files than its run, which have to tell the
+/// scale of its latents.
+void tell_scale(config::Config& config) {
+  std::error_code unreadable;
+  if (config.data.vae.empty() || config.data.latent_scale) return;
+  if (std::filesystem::exists(config.data.vae, unreadable))
+    config.data.latent_scale = eval::AutoencoderFile(config.data.vae, {}).scale_factor();
+  else
+    log::warn("{} is not there: what is exported does not tell the scale of the model's latents", config.data.vae);
+}
+
 int run(int argc, char** argv) {
   config::CommandLine line = make_command_line();
   if (!line.parse(argc, argv)) return kExitDone;
@@ -71,13 +84,14 @@ int run(int argc, char** argv) {
                       .hint = "one of the two"});
   std::optional<checkpoint::Snapshots> snapshots;
   if (line.has("ema-width")) snapshots = checkpoint::find_snapshots(path);
-  const checkpoint::WeightsSource source =
+  checkpoint::WeightsSource source =
       snapshots ? snapshots->newest : checkpoint::find_weights(path, line.get_word<checkpoint::Weights>("weights"));
   const bool diffusers = is_diffusers(line.get("format"), source.config.model.kind);
   if (diffusers) checkpoint::check_diffusers(source.config.model), checkpoint::check_diffusers(source.config.diffusion);
   const auto model = snapshots ? checkpoint::load_average(*snapshots, line.get_double("ema-width", optim::kLeastWidth,
                                                                                       optim::kGreatestWidth))
                                : checkpoint::load_model(source);
+  tell_scale(source.config);
   (diffusers ? checkpoint::export_diffusers : checkpoint::export_public)(out, *model, source.config, dtype);
   log::info("{}: {} parameters of {} as {} in {}", out, model->parameters().num_parameters(), source.file, dtype,
             diffusers ? "the layout of diffusers" : "the public layout");

@@ -6,6 +6,7 @@
 
 #include "ditrain/base/bytes.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/config/command_line.hpp"
 #include "ditrain/config/program.hpp"
 #include "ditrain/files/files.hpp"
@@ -86,12 +87,11 @@ void explain_memory(const plan::RunPlan& run, const std::string& picture) {
   if (!picture.empty()) plan::write_memory_svg(plan, picture, run.automem ? &*run.automem : nullptr);
 }
 
-/// A timeline that could not be written would be lost after the whole run. The folder --out is made later.
-void check_trace(const train::TrainOptions& options) {
-  const std::filesystem::path path(options.trace.value_or(""));
+/// A file that could not be written would be lost after the whole run. The folder --out is made later.
+void check_beside_run(const std::string& file, const std::string& out) {
+  const std::filesystem::path path(file);
   const std::filesystem::path folder = (path.parent_path() / "").lexically_normal();
-  if (!path.empty() && folder != (std::filesystem::path(options.out) / "").lexically_normal())
-    files::check_output_file(path);
+  if (!path.empty() && folder != (std::filesystem::path(out) / "").lexically_normal()) files::check_output_file(path);
 }
 
 int body(int argc, char** argv, dist::Communicator& comm) {
@@ -145,8 +145,8 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   options.start_s = kStart_s;
   options.strict = line.has("strict");
   if (line.has("trace")) options.trace = line.get("trace");
-  if (comm.rank() == 0) check_trace(options);
-  if (comm.rank() == 0 && !config.log.prometheus.empty()) files::check_output_file(config.log.prometheus);
+  if (comm.rank() == 0)
+    for (const std::string& file : {options.trace.value_or(""), config.log.prometheus}) check_beside_run(file, out);
   if (line.has("dry-run")) {
     if (comm.rank() == 0) train::check_start(config, options);
     plan::print_dry_run(config, ranks, out, comm);
@@ -167,14 +167,6 @@ int write_report(int argc, char** argv) {
   report::write_report(folders, out);
   std::printf("report: %s\n", out.c_str());
   return kExitDone;
-}
-
-// As a shell takes it as one word.
-std::string quoted(const std::string& word) {
-  if (word.find_first_of(" '\"$&|;<>()[]{}*?!#~`\\") == word.npos) return word;
-  std::string safe;
-  for (const char c : word) safe += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return "'" + safe + "'";
 }
 
 // `ditrain plan --config FILE`: alone, without MPI.
@@ -199,9 +191,10 @@ int plan_cluster(int argc, char** argv) {
     throw InputError({.where = "command line",
                       .what = "--nodes is for --platform: the network of this machine is not known",
                       .hint = "--platform platforms/ethernet_10g.yaml"});
-  std::string arguments = "--config " + quoted(line.get("config"));
+  std::string arguments = "--config " + quoted_word(line.get("config"));
   for (const char* flag : {"recipe", "set"})
-    for (const std::string& value : line.get_all(flag)) arguments += fmt::format(" --{} {}", flag, quoted(value));
+    for (const std::string& value : line.get_all(flag)) arguments += fmt::format(" --{} {}", flag, quoted_word(value));
+  arguments += " --out " + quoted_word(default_out(line.get("config")));  // which batch jobs have to state
   const config::Config config = config::load_config(line.get("config"), line.get_all("set"), line.get_all("recipe"));
   config::validate_without_data(config);
   plan::PlannedMachine machine;

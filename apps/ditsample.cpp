@@ -508,6 +508,11 @@ double draw_all(ops::Context& ctx, nn::Model& model, nn::Model* guide, Decoder& 
   ProgressLine progress(job.num);
   std::optional<eval::ConditionScene> scene;
   if (!job.condition.empty()) scene = eval::read_condition(job.condition, config.data);
+  if (scene && scene->without_data > 0 && comm.rank() == 0 && !dataset::condition_of(config.data).valid)
+    log::warn(
+        "{:.3g} % of the scene have no data in the given bands: what is drawn there is invented, and what is beside "
+        "it less certain (a model with `valid` in data.condition learns to cope)",
+        100 * scene->without_data);
   const int64_t a_round = (scene ? 1 : job.batch) * comm.world_size(), num_rounds = (job.num + a_round - 1) / a_round;
   double hits = 0;
   for (int64_t r = 0; r < num_rounds; ++r) {

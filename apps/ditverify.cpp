@@ -2,12 +2,14 @@
 // a checkpoint.
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/checkpoint/checkpoint.hpp"
 #include "ditrain/config/command_line.hpp"
+#include "ditrain/files/checkpoint_folder.hpp"
 #include "ditrain/files/files.hpp"
 #include "ditrain/platform/limits.hpp"
 #include "ditrain/platform/topology.hpp"
@@ -64,6 +66,11 @@ int verify_checkpoint(const std::string& path) {
   }
   if (files.empty())
     throw InputError({.where = folder, .what = "the checkpoint has no checksums: an earlier version wrote it"});
+  // A snapshot has the averages alone, and the state of the whole checkpoint (checkpoint/snapshots.hpp).
+  const bool snapshot = files.contains(files::kAveragesFile) &&
+                        !std::filesystem::exists(std::filesystem::path(folder) / files::kCheckpointFiles[0]) &&
+                        std::filesystem::path(folder + "/.").parent_path().parent_path().filename() == "snapshots";
+  if (snapshot) std::erase_if(files, [](const auto& file) { return file.first != files::kAveragesFile; });
   const double start = now_s();
   uint64_t bytes = 0;
   int damaged = 0;

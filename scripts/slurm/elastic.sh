@@ -24,7 +24,8 @@
 #   --stall-s S               seconds without a step or checkpoint that end a run (default 3600); samples, validation
 #                             and the reading of data at the start have to be shorter
 #   --pause-s S               before a new start; doubles with each failure in a row (default 10)
-# The program is DITRAIN, or else build/release/bin/ditrain; DITRAIN_PMI is what srun's --mpi gets (pmix).
+# The program is DITRAIN, or else build/release/bin/ditrain, or else that of PATH; DITRAIN_PMI is what srun's --mpi gets
+# (pmix).
 set -euo pipefail
 export LC_ALL=C  # numbers with a point
 
@@ -81,6 +82,7 @@ for number in "$ranks_per_node" "$min_nodes" "$most_failures" "$limit_s" "$stall
 done
 [[ $cores_per_rank =~ ^[0-9]+$ && $pause_s =~ ^[0-9]+$ ]] || refuse "--cores-per-rank and --pause-s are whole numbers"
 program=${DITRAIN:-build/release/bin/ditrain}
+[[ -x $program || -n ${DITRAIN:-} ]] || program=$(command -v ditrain || echo "$program")  # installed
 [[ -x $program ]] || refuse "there is no program $program; set DITRAIN"
 # --cpus-per-task counts hardware threads, PE and --cores-per-rank count cores.
 threads=$({ LC_ALL=C lscpu 2>/dev/null || true; } | sed -n 's/^Thread(s) per core: *\([1-9][0-9]*\)$/\1/p')
@@ -232,25 +234,37 @@ measure_nodes() {
     awk '{ percent = int(100 * $2); print $1, percent < 1 ? 1 : percent }')
 }
 
-# fits COUNT: whether ditrain takes as many nodes. What it said of the first count that it refused stays.
+# fits COUNT: whether ditrain takes as many nodes. What it said of the first count that it refused stays; `unasked` says
+# why it could not be asked, as where a file system is slow to open the data.
 fits() {
+  local code=0
   SLURM_NNODES=$1 SLURM_NTASKS_PER_NODE=$ranks_per_node timeout -k 5 "$limit_s" "${train[@]}" \
-    --explain-memory --ranks $(($1 * ranks_per_node)) >"$here/plan" 2>&1 && return
-  [[ -e $here/refusal ]] || cp "$here/plan" "$here/refusal"
+    --explain-memory --ranks $(($1 * ranks_per_node)) >"$here/plan" 2>&1 || code=$?
+  [[ $code -ne 0 ]] || return 0
+  if [[ $code -ne 2 ]]; then
+    unasked=$(grep -m 1 'ditrain: error:' "$here/plan" || echo "exit code $code, 124 is no answer within $limit_s s")
+  elif [[ ! -e $here/refusal ]]; then
+    cp "$here/plan" "$here/refusal"
+  fi
   return 1
 }
-# Sets the array `use`. Every step waits for the slowest node, so N nodes train at N times the share of the slowest.
+# Sets the array `use`. Every step waits for the slowest node, so N nodes train at N times the share of the slowest. 1 if
+# ditrain could not be asked.
 choose_nodes() {
-  local count rate best=0
+  local count rate best=0 unasked=''
   local -a sorted
   mapfile -t sorted < <(for i in "${!alive[@]}"; do echo "${share[${alive[i]}]:-100} $i ${alive[i]}"; done |
     sort -k1,1nr -k2,2n | cut -d ' ' -f 3)
   use=()
   rm -f "$here/refusal"
-  for ((count = ${#sorted[@]}; count >= min_nodes && 100 * count > best; --count)); do
+  for ((count = ${#sorted[@]}; count >= min_nodes && 100 * count > best && ${#unasked} == 0; --count)); do
     rate=$((count * ${share[${sorted[count - 1]}]:-100}))
     if [[ $rate -gt $best ]] && fits "$count"; then best=$rate use=("${sorted[@]:0:count}"); fi
   done
+  if [[ ${#use[@]} -eq 0 && -n $unasked ]]; then
+    say "whether ditrain takes the nodes is not known: $unasked"
+    return 1
+  fi
   [[ ${#use[@]} -gt 0 || ! -e $here/refusal ]] || give_up 2 "$(tail -n 1 "$here/refusal")"
   for node in "${!share[@]}"; do
     [[ " ${use[*]} " == *" $node "* ]] || say "$node is left out: slow, at ${share[$node]} % of the median"
@@ -272,10 +286,14 @@ newest_checkpoint() {
 # requeue CODE WHY: queues the Slurm job again, on other nodes than those that failed; without Slurm it ends.
 requeue() {
   [[ $in_job == yes ]] || { say "stopped: $2; the same command goes on" && exit "$1"; }
-  say "queued again: $2"
+  local bad=("${!left_out[@]}" "${silent[@]}") before
+  # The list replaces the one of --exclude, so that is part of it.
+  before=$(scontrol show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/.*ExcNodeList=\([^ ]*\).*/\1/p' | head -n 1)
+  [[ -z $before || $before == '(null)' ]] || bad=("$before" "${bad[@]}")
   trap '' TERM  # Slurm ends this script now
-  scontrol requeue "$SLURM_JOB_ID"
-  local bad=("${!left_out[@]}" "${silent[@]}")
+  scontrol requeue "$SLURM_JOB_ID" ||
+    { say "stopped: $2; it cannot be queued again, the same command goes on" && exit "$1"; }
+  say "queued again: $2"
   # Slurm takes a list for a job that waits. Where it refuses, the next life finds these nodes by itself.
   [[ ${#bad[@]} -eq 0 ]] ||
     scontrol update "JobId=$SLURM_JOB_ID" "ExcNodeList=$(IFS=, && echo "${bad[*]}")" 2>/dev/null || true
@@ -288,7 +306,12 @@ too_few() {
   read -r before count < <(read_bounded cat "$file"; echo) || true
   [[ $before == "$step" ]] || count=0
   [[ $count -lt $most_failures ]] || give_up 1 "too few nodes, after $count times in the queue without a new checkpoint"
-  [[ $in_job == no ]] || read_bounded sh -c "echo '$step $((count + 1))' >'$file'"
+  if [[ $in_job == yes ]]; then
+    read_bounded mkdir -p "$out"
+    read_bounded sh -c 'echo "$1" >"$2"' sh "$step $((count + 1))" "$file"
+    [[ $(read_bounded cat "$file") == "$step $((count + 1))" ]] ||
+      give_up 1 "too few nodes, and $file, which counts the times in the queue, cannot be written"
+  fi
   requeue 1 "fewer than $min_nodes node(s) are left"
 }
 
@@ -401,8 +424,7 @@ lives() {
     locked=no
     ask_nodes
     expect_no_stop
-    if [[ ${#alive[@]} -ge $min_nodes ]] && measure_nodes; then
-      choose_nodes
+    if [[ ${#alive[@]} -ge $min_nodes ]] && measure_nodes && choose_nodes; then
       expect_no_stop
       say "${#use[@]} of ${#nodes[@]} node(s), $((${#use[@]} * ranks_per_node)) rank(s), from step $newest: ${use[*]}"
       train_once

@@ -61,6 +61,8 @@ std::string choose(const weights::WeightFile& file, const std::vector<std::strin
   if (prefixes.size() == 1) {
     if (is_average(prefixes[0]) && weights == Weights::kModel)
       note = fmt::format("the file holds a moving average alone ({}), which is taken", shown(prefixes[0]));
+    else if (!is_average(prefixes[0]) && !prefixes[0].empty() && weights == Weights::kEma)
+      note = fmt::format("the file holds no moving average; the weights ({}) are taken", shown(prefixes[0]));
     return prefixes[0];
   }
   std::vector<std::string> wanted;
@@ -157,7 +159,12 @@ class Sizes {
         },
         c_);
     // What has a table, or comes from diffusers, which computes it, has no rotary embedding.
-    if (!t_.diffusers && t_.find("pos_embed") == nullptr) c_.position = hints_.position.value_or(c_.position);
+    if (!t_.diffusers && t_.find("pos_embed") == nullptr) {
+      c_.position = hints_.position.value_or(c_.position);
+      if (!hints_.position)
+        notes_.push_back(fmt::format(
+            "no pos_embed in the file: model.position: {} is taken (rope, if it has rotary embedding)", c_.position));
+    }
     for (const MetadataNumber& number : kMetadata)
       if (t_.find(fmt::format("m_embedder.{}.mlp.0.weight", number.name)) != nullptr)
         c_.metadata.emplace_back(number.name);

@@ -126,6 +126,9 @@ json pipeline_index(int64_t num_classes) {
           {"vae", {"diffusers", "AutoencoderKL"}}};
 }
 
+// DiTPipeline's VAE decodes 4 channels, and its label without a class is 1000, whatever the model has.
+bool fits_pipeline(const nn::ModelConfig& m) { return m.in_channels == 4 && m.num_classes == 1000; }
+
 void write_json(const std::string& path, const json& content) {
   files::write_file_atomically(path, content.dump(2) + "\n");
 }
@@ -205,8 +208,7 @@ void export_diffusers(const std::string& folder, nn::Model& model, const config:
       .write(transformer + "/diffusion_pytorch_model.safetensors", {{kVersionMetadata, kVersion}});
   write_json(transformer + "/config.json", transformer_config(model.config()));
   write_json(scheduler + "/scheduler_config.json", scheduler_config(config.diffusion));
-  constexpr int64_t kLatentChannels = 4;  // what DiTPipeline's VAE decodes
-  if (model.config().in_channels == kLatentChannels)
+  if (fits_pipeline(model.config()))
     write_json(target.temporary() + "/model_index.json", pipeline_index(model.config().num_classes));
   target.commit();
 }

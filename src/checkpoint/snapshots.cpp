@@ -52,6 +52,21 @@ const weights::TensorView& tensor_of(const weights::SafetensorsFile& file, const
   return view;
 }
 
+// What is never updated is in the checkpoints of the run alone, in each the same.
+void read_frozen(const Snapshots& snapshots, Parameter& p) {
+  const fs::path run = fs::path(snapshots.all.back().folder).parent_path().parent_path();
+  const std::string checkpoints = (run / "checkpoints").string();
+  const std::vector<int64_t> steps = files::list_checkpoints(checkpoints);
+  if (!steps.empty()) {
+    const weights::SafetensorsFile file = open_checked(
+        (fs::path(checkpoints) / files::checkpoint_name(steps.back()) / files::kCheckpointFiles[0]).string());
+    return weights::read_f32(tensor_of(file, p.name, p.full_shape), Pin<float>(p.value).get());
+  }
+  if (!snapshots.newest.config.train.init_from.empty())
+    log::warn("{}: taken as ditrain computes it: {} has no checkpoint that tells what train.init_from gave the run",
+              p.name, run.string());
+}
+
 }  // namespace
 
 std::string snapshots_of(const std::string& run_folder) { return (fs::path(run_folder) / kFolder).string(); }
@@ -112,9 +127,12 @@ std::unique_ptr<nn::Model> load_average(const Snapshots& snapshots, double width
     log::info("{}", how);
   auto model = std::make_unique<nn::Model>(snapshots.newest.config.model);
   model->parameters().allocate(autograd::ParameterStore::For::kInference);
-  nn::initialise(*model, 0);  // what is never updated
+  nn::initialise(*model, 0);
   for (Parameter* p : model->parameters().state_dict()) {
-    if (!p->trainable) continue;
+    if (!p->trainable) {
+      read_frozen(snapshots, *p);
+      continue;
+    }
     std::vector<double> sum(size_t(p->size()));
     std::vector<float> values(sum.size());
     for (size_t i = 0; i < stored.size(); ++i) {

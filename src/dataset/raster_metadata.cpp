@@ -43,7 +43,8 @@ std::vector<double> metadata_of_raster(const images::RasterInfo& info) {
        {tag(info, {"ACQUISITIONDATETIME", "ACQUISITION_DATE", "DATE_ACQUIRED", "SENSING_TIME"}),
         path.filename().string(), path.parent_path().filename().string(), tag(info, {"TIFFTAG_DATETIME"})})
     if (set_date(text, numbers)) break;
-  const std::string clouds = tag(info, {"CLOUDCOVER", "CLOUD_COVER", "CLOUDY_PIXEL_PERCENTAGE"});
+  const std::string clouds = tag(
+      info, {"CLOUDCOVER", "CLOUD_COVER", "CLOUDY_PIXEL_PERCENTAGE", "CLOUD_COVERAGE_ASSESSMENT", "EO:CLOUD_COVER"});
   char* end = nullptr;
   const double percent = std::strtod(clouds.c_str(), &end);
   if (!clouds.empty() && *end == '\0' && percent >= 0 && percent <= 100) numbers[kCloudCover] = percent / 100;

@@ -196,6 +196,13 @@ void AutoencoderFile::State::check_config(const nlohmann::json& json) const {
                         .got = std::to_string(int64_t(*theirs)),
                         .expected = std::to_string(ours)});
   };
+  for (const char* key : {"shift_factor", "latents_mean", "latents_std"}) {
+    if (json.is_null() || !json.contains(key) || json.at(key).is_null() || json.at(key) == 0) continue;
+    throw InputError({.where = file.path(),
+                      .what = fmt::format("latents that are shifted or normalised ({} of config.json)", key),
+                      .got = json.at(key).dump().substr(0, 80),
+                      .expected = "latents with a scaling_factor alone, as of Stable Diffusion 1 and 2"});
+  }
   compare("latent_channels", config.latent_channels);
   compare("in_channels", config.image_channels);
   compare("layers_per_block", config.layers);

@@ -216,6 +216,10 @@ ConditionScene read_condition(const std::string& path, const dataset::Config& da
     scene.image.insert(scene.image.end(), plane.begin(), plane.end());
     ++c;
   }
+  const auto gone = std::count(has_data.begin(), has_data.end(), uint8_t{0});
+  if (gone == pixels)
+    throw InputError({.where = path, .what = "no pixel of the scene has data in all of the given bands"});
+  scene.without_data = double(gone) / double(pixels);
   for (int64_t p = 0; condition.valid && p < pixels; ++p)
     scene.image.push_back(has_data[size_t(p)] != 0 ? 1.0f : -1.0f);
   return scene;

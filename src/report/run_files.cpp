@@ -42,7 +42,8 @@ bool GrowingFile::read_on(size_t max_bytes, const std::function<void(std::string
     if (!file.seekg(int64_t(offset_)) || !file.read(piece.data(), int64_t(piece.size()))) return false;
     const size_t end = piece.rfind('\n');
     const bool whole = end != piece.npos;
-    if (!whole && offset_ + piece.size() == size) break;  // a part of the last line
+    // A part of the last line, or of one that the next call begins with. A first piece without a line end is damaged.
+    if (!whole && (used > 0 || offset_ + piece.size() == size)) break;
     for (size_t at = 0, next = 0; whole && at <= end; at = next + 1) {
       next = piece.find('\n', at);
       use(std::string_view(piece).substr(at, next - at));

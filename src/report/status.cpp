@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <ctime>
@@ -26,20 +27,24 @@ std::string utc_text(double unix_s) {
   return text.data();
 }
 
-// Whether another process holds any part of the lock. It asks only: a lock taken here could refuse a run that starts.
-bool is_held(const std::string& path) {
+// Whether no other process holds any part of the lock, as far as the file system can tell. It asks only: a lock taken
+// here could refuse a run that starts.
+bool is_free(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return false;
+  if (fd < 0) return errno == ENOENT;
   struct flock lock {};
   lock.l_type = F_WRLCK, lock.l_whence = SEEK_SET;
-  const bool held = ::fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+  const bool free = ::fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
   ::close(fd);
-  return held;
+  return free;
 }
 
 std::string label(const std::string& text) {
+  // With a replacement for bytes that are no UTF-8, as in JSON: a reader would refuse the whole file.
+  const nlohmann::json valid =
+      nlohmann::json::parse(nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   std::string escaped;
-  for (const char c : text) {
+  for (const char c : valid.get<std::string>()) {
     if (c == '\\' || c == '"') escaped += '\\';
     escaped += c == '\n' ? std::string("\\n") : std::string(1, c);
   }
@@ -72,7 +77,7 @@ std::optional<Status> read_status(const std::string& folder, double now_s) try {
   if (const auto eta = j.find("eta_s"); eta != j.end() && eta->is_number()) s.eta_s = eta->get<double>();
   s.heartbeat_s = j.value("heartbeat", 0.0);
   s.reason = j.value("reason", ""), s.build = j.value("build", "");
-  if (s.state == RunState::kRunning && now_s - s.heartbeat_s > kOld_s && !is_held(folder + "/.lock"))
+  if (s.state == RunState::kRunning && now_s - s.heartbeat_s > kOld_s && is_free(folder + "/.lock"))
     s.state = RunState::kVanished, s.eta_s.reset();
   return s;
 } catch (const nlohmann::json::exception&) {

@@ -14,6 +14,7 @@
 #include "ditrain/base/bytes.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/config/agreement.hpp"
 #include "ditrain/files/checkpoint_folder.hpp"
 #include "ditrain/kernels/dispatch.hpp"
@@ -69,6 +70,8 @@ void RunReport::tell_start(const dataset::Dataset& data, const std::string& resu
     log::info("guidance is off: sample.cfg_scale {} needs labels, and the model has none (model.num_classes: 0)",
               config.sample.cfg_scale);
   if (const std::string ignored = data.describe_ignored(); !ignored.empty()) log::info("data: {}", ignored);
+  if (const int64_t classes = data.num_classes(); classes > 1 && run_.config.model.num_classes == 0)
+    log::info("data: its {} classes are not learnt (model.num_classes: 0; auto learns them)", classes);
   topology_ = machine + run_.settled.describe() + memory;
   if (run_.plan.automem) topology_ += automem::describe_copying(*run_.plan.automem);
   for (int i = 0; i < 3; ++i) measure_peak();
@@ -148,6 +151,7 @@ void RunReport::watch_layers() {
 StepMetrics RunReport::metrics_of(const StepResult& result, const PhaseLog& waited, double start_s) {
   const double step_s = now_s() - start_s;
   recent_step_s_ = recent_step_s_ == 0 ? step_s : 0.9 * recent_step_s_ + 0.1 * step_s;
+  steps_s_ += step_s;
   StepMetrics m;
   m.seconds.add(waited.seconds), m.seconds.add(result.log.seconds);
   std::vector<PhaseSpan> spans = std::exchange(off_step.spans, {});
@@ -181,7 +185,10 @@ void RunReport::tell_step(StepMetrics& m, bool last) {
   if (!run_.leader()) return;
   const dist::DiskWork work(run_.comm);  // files of the run folder; a terminal may stand still, too
   folder_->append_metrics(m);
-  const double left = recent_step_s_ * double(run_.config.train.steps - m.step);
+  // Beside steps there are samples, validation and checkpoints.
+  const auto done = double(std::max<int64_t>(1, m.step - first_step_));
+  const double beside_s = std::max(0.0, now_s() - loop_start_s_ - steps_s_) / done;
+  const double left = (recent_step_s_ + beside_s) * double(run_.config.train.steps - m.step);
   live_->step(m.step, left);
   const bool by_steps = m.step % std::max<int64_t>(1, run_.config.log.every_steps) == 0;
   if (!by_steps && !last && !heartbeat.is_due(/*ahead_s=*/recent_step_s_)) return;
@@ -294,8 +301,9 @@ void RunReport::tell_results(bool done) {
   log::info("report: {}", live_->page_path());
   const bool decodes = config::learns_pixels(run_.config) || !run_.config.sample.vae.empty();
   if (done && files::count_checkpoints(run_.checkpoints()) > 0)
-    log::info("next: {} --checkpoint {} --out {}/images{}", command_beside("ditsample"), out, out,
-              decodes ? "" : " --vae FILE");
+    log::info("next: {} --checkpoint {} --out {}{}{}", command_beside("ditsample"), quoted_word(out),
+              quoted_word(out + "/images"), decodes ? "" : " --vae FILE",
+              run_.config.model.condition_channels > 0 ? " --condition FILE" : "");
   if (!done) log::info("next: the same command with --resume auto");
 }
 

@@ -65,7 +65,7 @@ class RunReport {
   double last_mfu_ = 0;     // of this rank
   IntervalMeans interval_;  // since the last progress line
   int64_t samples_of_data_ = 1;
-  double loop_start_s_ = 0, recent_step_s_ = 0, hidden_s_ = 0;
+  double loop_start_s_ = 0, recent_step_s_ = 0, steps_s_ = 0, hidden_s_ = 0;
   int64_t first_step_ = 0;  // of the loop
   PhaseTimes total_;
   bool told_pages_ = false;

@@ -98,9 +98,12 @@ StepMetrics TrainLoop::step() {
 StepFacts TrainLoop::own_facts() {
   const uint64_t flags = platform::take_signal_flags();
   const double limit_s = 3600 * run_.options.max_hours;
-  // Another step, with outer steps as many as lie between two of them, and a checkpoint have to fit in, too.
-  const int64_t steps = config_.dist.outer ? config_.dist.outer->every : 1;
-  const double end_s = now_s() + double(steps) * report_.recent_step_s() + checkpointing_.last_s();
+  // Another step, with outer steps as many as lie between two of them, samples and validation that are due then, and a
+  // checkpoint have to fit in, too.
+  const int64_t steps = config_.dist.outer ? config_.dist.outer->every : 1, at = state_.progress.step;
+  const bool evaluates = evaluation_is_due(at) || evaluation_is_due(at + 1) || evaluation_is_due(at + 2);
+  const double end_s = now_s() + double(steps) * report_.recent_step_s() + (evaluates ? last_evaluation_s_ : 0) +
+                       checkpointing_.last_s();
   const bool time_is_over = limit_s > 0 && end_s - run_.options.start_s > 0.99 * limit_s;
   return {.bad_files = double(data_.bad_files()),
           .stop = (flags & platform::kStopRequested) != 0 || time_is_over,
@@ -118,12 +121,19 @@ void TrainLoop::agree_again() {
   agreed_.checkpoint = agreed_.checkpoint || (any & kCheckpoint) != 0;
 }
 
+bool TrainLoop::evaluation_is_due(int64_t step) const {
+  const int64_t intervals[] = {config_.sample.every_steps, config_.eval.every_steps, config_.eval.fid_every_steps};
+  return std::any_of(std::begin(intervals), std::end(intervals),
+                     [&](int64_t every) { return every > 0 && (step % every == 0 || step == config_.train.steps); });
+}
+
 // Samples and validation at their intervals and at the end. Returns whether there were any.
 bool TrainLoop::evaluate(StepMetrics& m, bool last) {
   const int64_t step = state_.progress.step;
   const auto due = [&](int64_t every) { return every > 0 && (step % every == 0 || last); };
   const config::EvalConfig& eval = config_.eval;
-  if (!due(config_.sample.every_steps) && !due(eval.every_steps) && !due(eval.fid_every_steps)) return false;
+  if (!evaluation_is_due(step)) return false;
+  const double start_s = now_s();
   report_.heartbeat.begin(fmt::format("samples and validation after step {}", step));
   const RankTimeoutScope no_limit(run_, 0);  // the others wait for as long as rank 0 draws and writes
   const automem::Reading reading(state_.automem.get());
@@ -154,6 +164,7 @@ bool TrainLoop::evaluate(StepMetrics& m, bool last) {
     if (checkpointing_.note_value(evaluation.fid(*fid_, m.extra))) agreed_.checkpoint = true;
   }
   run_.comm.barrier();
+  last_evaluation_s_ = now_s() - start_s;
   return true;
 }
 
@@ -188,7 +199,9 @@ int TrainLoop::run() {
     skipped_in_a_row_ = m.non_finite.empty() ? 0 : skipped_in_a_row_ + 1;
     if (!m.non_finite.empty()) handle_non_finite(m);
     if (config_.dist.verify_every > 0 && state_.progress.step % config_.dist.verify_every == 0) checkpointing_.verify();
-    if ((m.non_finite.empty() || last) && evaluate(m, last)) agree_again();
+    // A run that has to stop may have no time for pictures, only for its checkpoint.
+    if ((m.non_finite.empty() && !agreed_.stop) || last)
+      if (evaluate(m, last)) agree_again();
     if (agreed_.peak_too_low) report_.measure_peak();
     const bool alike = config::is_outer_step(config_, state_.progress.step);  // else each group has other weights
     if (agreed_.stop && !stop_wanted_ && !alike) log::info("stopping after the next outer step");

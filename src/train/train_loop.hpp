@@ -26,6 +26,7 @@ class TrainLoop {
   StepFacts own_facts();
   double take_cpu_s();
   void handle_non_finite(StepMetrics& metrics);
+  bool evaluation_is_due(int64_t step) const;
   bool evaluate(StepMetrics& metrics, bool last);
   void agree_again();
   double rank_timeout_s() const;
@@ -43,6 +44,7 @@ class TrainLoop {
   // Requests that wait for the next outer step, if there are outer steps; checkpoints also for a step with an update.
   bool stop_wanted_ = false, checkpoint_wanted_ = false;
   int64_t skipped_in_a_row_ = 0;
+  double last_evaluation_s_ = 0;
   // CPU time of this process when it was last looked at, and what has come together since it was told.
   double cpu_mark_s_ = 0, cpu_s_ = 0;
 };

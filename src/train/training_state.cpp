@@ -197,6 +197,9 @@ void TrainingState::initialise() {
     for (const std::string& note : file.notes()) log::info("weights: {}", note);
     for (const std::string& change : checkpoint::load_adapted(file, config, model, run.placement.helper_pus))
       log::info("weights: {}", change);
+    for (const config::Difference& d : checkpoint::differences_of_meaning(file.config(), config))
+      if (file.has_config() && !d.key.starts_with("model."))  // those of the model have been told
+        log::info("weights: they learnt with {}: {}, here it is {}", d.key, d.old_value, d.new_value);
     if (file.config().sample.cfg_channels == config::GuidedChannels::kThree && config.model.in_channels > 3 &&
         config.sample.cfg_channels == config::GuidedChannels::kAll)
       log::info("weights: guidance acted on their first three channels, here on all (sample.cfg_channels: 3 keeps it)");

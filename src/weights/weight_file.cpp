@@ -129,7 +129,8 @@ WeightFile::WeightFile(WeightFile&&) noexcept = default;
 
 const std::string& WeightFile::path() const { return contents_->path; }
 bool WeightFile::is_safetensors() const {
-  return contents_->files.size() == 1 && std::holds_alternative<SafetensorsFile>(contents_->files[0]);
+  return !contents_->path.ends_with(kIndexEnding) && contents_->files.size() == 1 &&
+         std::holds_alternative<SafetensorsFile>(contents_->files[0]);
 }
 const std::vector<WeightTensor>& WeightFile::tensors() const { return contents_->tensors; }
 

@@ -300,7 +300,7 @@ TEST_CASE("diffusers export: names, thirds of qkv, repeated embedders") {
 
 TEST_CASE("diffusers export: configs of model, scheduler and pipeline") {
   config::Config config = tiny_run();
-  config.model.in_channels = 4;
+  config.model.in_channels = 4, config.model.num_classes = 1000;
   config.diffusion.num_steps = 500;
   config.diffusion.prediction = diffusion::named<diffusion::Prediction>("x0");
   const TinyRun tiny(config);
@@ -311,7 +311,7 @@ TEST_CASE("diffusers export: configs of model, scheduler and pipeline") {
   const json model = read_json(out + "/transformer/config.json");
   const std::map<std::string, int64_t> sizes = {
       {"attention_head_dim", 16}, {"num_attention_heads", 2}, {"in_channels", 4},  {"out_channels", 8},
-      {"num_layers", 2},          {"patch_size", 8},          {"sample_size", 32}, {"num_embeds_ada_norm", 8}};
+      {"num_layers", 2},          {"patch_size", 8},          {"sample_size", 32}, {"num_embeds_ada_norm", 1000}};
   for (const auto& [key, value] : sizes) {
     INFO(key);
     CHECK(model.at(key) == value);
@@ -326,7 +326,7 @@ TEST_CASE("diffusers export: configs of model, scheduler and pipeline") {
   const json index = read_json(out + "/model_index.json");
   CHECK(index.at("_class_name") == "DiTPipeline");
   CHECK(index.at("vae") == json::array({"diffusers", "AutoencoderKL"}));
-  CHECK(index.at("id2label").size() == 8);
+  CHECK(index.at("id2label").size() == 1000);
   const weights::SafetensorsFile file(out + "/transformer/diffusion_pytorch_model.safetensors");
   CHECK(file.tensor("pos_embed.proj.weight").dtype == "BF16");
 }

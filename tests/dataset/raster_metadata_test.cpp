@@ -32,6 +32,7 @@ TEST_CASE("raster metadata: dates come from tags of acquisition, then from names
   CHECK(std::isnan(date("x/scene_123456789.tif", {})[0]));
   CHECK(date("x/00001234_20200714.tif", {{"TIFFTAG_DATETIME", "2023:01:02 00:00:00"}}) == Date{2020, 7, 14});
   CHECK(told("", {{"CLOUD_COVER", "12.5"}})[kCloudCover] == 0.125);
+  CHECK(told("", {{"CLOUD_COVERAGE_ASSESSMENT", "3"}})[kCloudCover] == 0.03);
   CHECK(std::isnan(told("", {{"CLOUD_COVER", "few"}})[kCloudCover]));
 }
 

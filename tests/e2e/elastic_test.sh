@@ -23,6 +23,7 @@ case $* in
   *--print-config) cat config ;;
   *--explain-memory*)
     ranks=${words##*--ranks }
+    [[ ! -e slow_disk ]] || { rm slow_disk && exec sleep 30; }
     [[ " $(cat ranks) " == *" $ranks "* ]] || { echo "ditrain: error: [config] $ranks ranks do not divide" >&2; exit 2; } ;;
   *--preflight*)
     { echo '{"nodes": ['; sed 's/\(.*\) \(.*\) \(.*\)/{"host":"\1","ranks":1,"share":\2,"slow":\3},/' shares; echo ']'
@@ -46,7 +47,11 @@ exec "$@"
 END
 cat >"$base/bin/scontrol" <<'END'
 #!/bin/bash
-if [[ $1 == show ]]; then tr , '\n' <<<"$3"; else echo "$*" >>scontrol; fi
+case $1-$2 in
+  show-job) [[ ! -e job ]] || cat job ;;
+  show-*) tr , '\n' <<<"$3" ;;
+  *) echo "$*" >>scontrol && [[ $1 != requeue || ! -e no_requeue ]] ;;
+esac
 END
 printf '#!/bin/sh\n' | tee "$base/bin/squeue" "$base/bin/scancel" >/dev/null
 chmod +x "$base"/bin/*
@@ -152,6 +157,29 @@ start --min-nodes 2 --failures 2 && ends 1 ""
 : >scontrol
 start --min-nodes 2 --failures 2 && ends 1 ""
 slurm "" && says "given up: too few nodes, after 2 times in the queue"
+
+begin "too few nodes before there is a run folder: they are counted, too" n1,n2 2
+rmdir run
+touch dead_n2
+for i in 1 2; do start --min-nodes 2 --failures 2 && ends 1 ""; done
+: >scontrol
+start --min-nodes 2 --failures 2 && ends 1 ""
+slurm "" && says "given up: too few nodes, after 2 times in the queue"
+
+begin "nodes that the user excluded stay so" n1,n2 2
+touch dead_n2
+echo "JobId=7 ExcNodeList=n8,n9 Features=(null)" >job
+start --min-nodes 2 --failures 1 && ends 1 "" && slurm "requeue 7;update JobId=7 ExcNodeList=n8,n9,n2;"
+
+begin "a site whose jobs cannot be queued again" n1,n2 2
+touch no_requeue
+life last 'checkpoint 3; exit 75'
+start && ends 75 n1,n2 && says "stopped: a checkpoint is written; it cannot be queued again"
+
+begin "a file system that is slow once" n1,n2 2
+touch slow_disk
+life last ''
+start --limit-s 1 && ends 0 n1,n2 && says "is not known: exit code 124"
 
 begin "the end of its time" n1,n2 2
 life last 'step 1; trap "checkpoint 4; exit 75" USR2; touch ready; while :; do sleep 0.1; done'

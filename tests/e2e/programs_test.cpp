@@ -317,6 +317,24 @@ TEST_CASE("ditexport: an average of another width comes from the snapshots of a 
   };
   CHECK(largest_difference("step_00000007") < 1e-6);
   CHECK(largest_difference("step_00000004") > 1e-5);
+  // A table of positions that the run began with is part of it, although no snapshot has it.
+  ditrain::weights::SafetensorsFile start(file);
+  std::vector<std::vector<float>> values;
+  std::vector<ditrain::weights::TensorToWrite> tensors;
+  for (const auto& view : start.tensors()) {
+    values.push_back(ditrain::weights::to_f32(view));
+    if (view.name == "pos_embed") values.back()[3] = 2.5f;
+  }
+  for (size_t i = 0; i < values.size(); ++i)
+    tensors.push_back({start.tensors()[i].name, "F32", start.tensors()[i].shape, values[i].data()});
+  ditrain::weights::write_safetensors(scratch / "start.safetensors", tensors);
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "other", 2,
+                                sets({"ema.snapshots_every=1", "train.init_from=" + scratch / "start.safetensors"}))),
+               0);
+  REQUIRE_EXIT(exported(scratch / "other", "0.1"), 0);
+  CHECK(tensor(file, "pos_embed")[3] == 2.5f);
+  CHECK(run(program("ditverify", {"--checkpoint", out + "/snapshots/step_00000004"})).exit_code == 0);
+  REQUIRE_EXIT(exported(out, "0.1"), 0);
   REQUIRE_EXIT(run(ditsample(file, scratch / "samples", {"--num", "2", "--steps", "3"})), 0);
   REQUIRE_EXIT(exported(out + "/snapshots/step_00000004", "0.1"), 0);
   CHECK(largest_difference("step_00000004") < 1e-6);

@@ -102,6 +102,12 @@ TEST_CASE("a folder of diffusers tells groups and scale") {
   CHECK_THAT(problem(folder.path("")), Catch::Contains("scaling_factor") && Catch::Contains("\"x\""));
   folder.text("vae/config.json", R"({"norm_num_groups": 8, "latent_channels": 16})");
   CHECK_THAT(problem(folder.path("")), Catch::Contains("latent_channels") && Catch::Contains("got 16, expected 4"));
+  folder.text("vae/config.json", R"({"norm_num_groups": 8, "scaling_factor": 0.5, "shift_factor": 0.1})");
+  CHECK_THAT(problem(folder.path("")), Catch::Contains("shift_factor of config.json"));
+  folder.text("vae/config.json", R"({"norm_num_groups": 8, "scaling_factor": 0.5, "latents_mean": [1, 2, 3, 4]})");
+  CHECK_THAT(problem(folder.path("")), Catch::Contains("latents_mean of config.json"));
+  folder.text("vae/config.json", R"({"norm_num_groups": 8, "scaling_factor": 0.5, "shift_factor": null})");
+  CHECK(AutoencoderFile(folder.path("")).scale_factor() == 0.5);
   folder.text("vae/config.json", R"({"norm_num_groups": )");
   CHECK_THAT(problem(folder.path("")), Catch::Contains("config.json") && Catch::Contains("not JSON"));
   folder.text("vae/config.json", R"({"norm_num_groups": 8})");

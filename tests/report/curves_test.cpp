@@ -73,4 +73,9 @@ TEST_CASE("a file that grows is read on, and from its beginning when it has beco
   std::filesystem::resize_file(path, 4);
   CHECK_FALSE(read_on());
   CHECK(lines == std::vector<std::string>{"one"});
+  write(path, "five\nsix\n");
+  CHECK(read_on(7));  // room for "five" and a part of "six", which stays whole for the next call
+  CHECK(lines == std::vector<std::string>{"five"});
+  CHECK_FALSE(read_on());
+  CHECK(lines == std::vector<std::string>{"six"});
 }

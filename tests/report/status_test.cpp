@@ -88,4 +88,6 @@ TEST_CASE("numbers for Prometheus are gauges with the name of the run") {
   CHECK(text.find(",state=\"running\"} 1\n") != std::string::npos);
   CHECK(text.find(",state=\"failed\"} 0\n") != std::string::npos);
   CHECK(text.back() == '\n');
+  const std::string odd = to_prometheus({RunState::kRunning, 7, 10, 2.0, 1000, ""}, {}, "r\xe9");
+  CHECK(odd.find("run=\"r\xef\xbf\xbd\"") != std::string::npos);  // U+FFFD
 }

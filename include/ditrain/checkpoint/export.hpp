@@ -53,8 +53,8 @@ std::vector<config::Difference> differences_of_meaning(config::Config a, config:
 void export_public(const std::string& path, nn::Model& model, const config::Config& config, DType dtype);
 
 /// Writes FOLDER/transformer/{config.json, diffusion_pytorch_model.safetensors} for diffusers' DiTTransformer2DModel
-/// and FOLDER/scheduler/scheduler_config.json (DDIM); models of 4 channel latents also get a model_index.json of
-/// DiTPipeline, whose VAE is to be given when loading.
+/// and FOLDER/scheduler/scheduler_config.json (DDIM); models of 4 channel latents and 1000 classes also get a
+/// model_index.json of DiTPipeline (whose null label is 1000), whose VAE is to be given when loading.
 /// Shapes:   q, k, v are thirds of qkv; the embedders of t and y are repeated in every block, as that class stores them
 /// Differs:  diffusers divides the exponents of its timestep frequencies by 127 where the reference divides by 128
 /// Errors:   InputError as check_diffusers, and for a position table other than the sincos table; as export_public

@@ -16,12 +16,13 @@ namespace ditrain::eval {
 struct ConditionScene {
   images::RasterInfo info;
   std::vector<float> image = {};  ///< [condition channels, height, width]; NaN: no data
+  double without_data = 0;        ///< share of pixels that lack a band
 };
 /// Opens the raster and checks its bands; reads no pixels.
 /// Errors:   InputError, where = path: what Raster refuses; a band that data.condition names is not there
 images::RasterInfo find_condition(const std::string& path, const dataset::Config& data);
 /// Reads the bands, scaled as tiles are; pixels without data are treated as in tiles (dataset/tiles.cpp).
-/// Errors:   as find_condition, and what Raster::read refuses
+/// Errors:   as find_condition, and what Raster::read refuses; a scene without any data
 ConditionScene read_condition(const std::string& path, const dataset::Config& data);
 
 struct SceneRequest {
