@@ -30,7 +30,10 @@ std::vector<int> bands_of(const images::RasterInfo& info, const dataset::Config&
 struct LearntNumbers {
   std::optional<images::PixelType> type;
   std::vector<dataset::TileBand> bands;  // of the condition; empty: their tiles are not there
+  double pixel = 0;                      // side, in units of the CRS; 0: unknown
 };
+
+double pixel_side(const double* transform) { return std::hypot(transform[1], transform[4]); }
 
 LearntNumbers learnt_numbers(const dataset::Config& data) {
   const dataset::ConditionBands condition = dataset::condition_of(data);
@@ -44,6 +47,9 @@ LearntNumbers learnt_numbers(const dataset::Config& data) {
     for (const int band : dataset::find_bands(tiles.band_names(), condition.bands, path))
       learnt.bands.push_back(tiles.bands()[size_t(band)]);
     learnt.type = tiles.type();
+    const weights::SafetensorsFile& first = tiles.shards().front().file;
+    if (!tiles.shards().front().crs.empty() && first.contains("geotransform") && tiles.shards().front().count > 0)
+      learnt.pixel = pixel_side(weights::to_f64(first.tensor("geotransform")).data());
   } catch (const Error& e) {  // sampling does not need them
     log::warn("fill numbers and scales of the tiles that the model learnt from are unknown: {}", e.what());
   }
@@ -62,6 +68,12 @@ void expect_same_units(const images::RasterInfo& raster, const std::vector<int>&
   if (learnt.type && raster.type != *learnt.type)
     refuse("the raster has numbers of another type", std::string(word_of(raster.type)),
            std::string(word_of(*learnt.type)));
+  const double pixel = raster.transform ? pixel_side(raster.transform->data()) : 0;
+  if (learnt.pixel > 0 && pixel > 0 && std::abs(pixel / learnt.pixel - 1) > 0.05)
+    log::warn(
+        "{} has pixels of {:.6g}, the tiles that the model learnt from of {:.6g} (units of the CRS): gdalwarp -tr "
+        "brings it to their size, with -r near where coarse numbers were repeated",
+        raster.path, pixel, learnt.pixel);
   for (size_t c = 0; c < learnt.bands.size(); ++c) {
     const images::RasterBand& have = raster.bands[size_t(bands[c])];
     const dataset::TileBand& want = learnt.bands[c];

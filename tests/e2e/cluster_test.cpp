@@ -158,7 +158,7 @@ TEST_CASE("plan: the lines that it prints can be given to ditrain, and more node
                              Contains("\n     sbatch --nodes=4 --ntasks-per-node="));
   const size_t line = result.out.rfind(" --bind-to core ditrain ") + 24;  // of the fifth
   const std::string given = result.out.substr(line, result.out.find('\n', line) - line);
-  CHECK_THAT(given, Contains(" --set 'optimizer.betas=[0.9,0.99]' --set "));
+  CHECK_THAT(given, Contains(" --set 'optimizer.betas=[0.9,0.99]' --out runs/quickstart --set "));
   const std::string ditrain = std::string(DITRAIN_PROGRAM_DIR) + "/ditrain";
   REQUIRE_EXIT(run({"/bin/sh", "-c", "'" + ditrain + "' --print-config " + given}), 0);
   const Result too_many = plan(platform + Args{"--nodes", "97"});

@@ -307,8 +307,8 @@ TEST_CASE("satellite: bands that are drawn from others, tile by tile in training
   images::write_u16(scratch / "small.tif", {"B4", "B3", "B2"}, 8, 32);
   refused(draw("run", "none", {"--condition", scratch / "small.tif"}), "smaller than the model's input");
   // Numbers in other units would be scaled into nonsense.
-  const auto other_units = [&](const std::string& type, const std::string& in_band) {
-    std::string bands;
+  const auto other_units = [&](const std::string& type, const std::string& in_band, const std::string& place = "") {
+    std::string bands = place;
     for (int b = 1; b <= 3; ++b)
       bands += fmt::format(
           "<VRTRasterBand dataType=\"{}\" band=\"{}\"><Description>B{}</Description>{}<SimpleSource><SourceFilename>{}"
@@ -319,6 +319,15 @@ TEST_CASE("satellite: bands that are drawn from others, tile by tile in training
     return draw("run", "none", {"--condition", scratch / "units.vrt"});
   };
   refused(other_units("Float32", ""), "numbers of another type");
+  std::string empty;
+  for (const char* band : {"B4", "B3", "B2"})
+    empty += fmt::format(
+        "<VRTRasterBand dataType=\"UInt16\"><Description>{}</Description><NoDataValue>0</NoDataValue>"
+        "</VRTRasterBand>",
+        band);
+  std::ofstream(scratch / "empty.vrt") << "<VRTDataset rasterXSize=\"48\" rasterYSize=\"32\">" << empty
+                                       << "</VRTDataset>";
+  refused(draw("run", "none", {"--condition", scratch / "empty.vrt"}), "no pixel of the scene has data");
   refused(other_units("UInt16", "<Offset>-1000</Offset>"), "another scale or offset");
   std::ofstream(scratch / "huge.vrt") << fmt::format(
       "<VRTDataset rasterXSize=\"250000\" rasterYSize=\"250000\">{}{}{}</VRTDataset>",
@@ -326,6 +335,10 @@ TEST_CASE("satellite: bands that are drawn from others, tile by tile in training
       R"(<VRTRasterBand dataType="UInt16" band="2"><Description>B3</Description></VRTRasterBand>)",
       R"(<VRTRasterBand dataType="UInt16" band="3"><Description>B2</Description></VRTRasterBand>)");
   refused(draw("run", "none", {"--condition", scratch / "huge.vrt"}), "a scene of at most");
+  const Result coarse =
+      run(other_units("UInt16", "", "<SRS>EPSG:32633</SRS><GeoTransform>0, 40, 0, 0, 0, -40</GeoTransform>"));
+  REQUIRE_EXIT(coarse, 0);
+  CHECK_THAT(coarse.err, Contains("has pixels of 40, the tiles that the model learnt from of 10"));
 }
 
 TEST_CASE("satellite: samples follow the month that they are given, on tiles whose brightness depends on it") {
