@@ -80,8 +80,9 @@ StepMetrics TrainLoop::step() {
     encode(batch);
   }
   const double waited_before = state_.saver->update_waited_s();
-  StepResult result = state_.step.run(batch, state_.progress, [this] {
-    StepFacts facts = own_facts();
+  const bool evaluates_next = evaluation_is_due(state_.progress.step + 1);
+  StepResult result = state_.step.run(batch, state_.progress, [this, evaluates_next] {
+    StepFacts facts = own_facts(evaluates_next);
     facts.cpu_seconds = take_cpu_s();
     return facts;
   });
@@ -95,14 +96,13 @@ StepMetrics TrainLoop::step() {
 }
 
 // What this rank tells the others once per step. Unreadable samples: each rank counts its own.
-StepFacts TrainLoop::own_facts() {
+StepFacts TrainLoop::own_facts(bool evaluates_next) {
   const uint64_t flags = platform::take_signal_flags();
   const double limit_s = 3600 * run_.options.max_hours;
-  // Another step, with outer steps as many as lie between two of them, samples and validation that are due then, and a
+  // Samples and validation, if they come next, another step, with outer steps as many as lie between two of them, and a
   // checkpoint have to fit in, too.
-  const int64_t steps = config_.dist.outer ? config_.dist.outer->every : 1, at = state_.progress.step;
-  const bool evaluates = evaluation_is_due(at) || evaluation_is_due(at + 1) || evaluation_is_due(at + 2);
-  const double end_s = now_s() + double(steps) * report_.recent_step_s() + (evaluates ? last_evaluation_s_ : 0) +
+  const int64_t steps = config_.dist.outer ? config_.dist.outer->every : 1;
+  const double end_s = now_s() + (evaluates_next ? last_evaluation_s_ : 0) + double(steps) * report_.recent_step_s() +
                        checkpointing_.last_s();
   const bool time_is_over = limit_s > 0 && end_s - run_.options.start_s > 0.99 * limit_s;
   return {.bad_files = double(data_.bad_files()),
@@ -115,7 +115,7 @@ StepFacts TrainLoop::own_facts() {
 // Collective: requests that came while samples were drawn and validation ran.
 void TrainLoop::agree_again() {
   constexpr uint64_t kStop = 1, kCheckpoint = 2;
-  const StepFacts mine = own_facts();
+  const StepFacts mine = own_facts(/*evaluates_next=*/false);
   const uint64_t any = run_.comm.allreduce_or((mine.stop ? kStop : 0) | (mine.checkpoint ? kCheckpoint : 0));
   agreed_.stop = agreed_.stop || (any & kStop) != 0;
   agreed_.checkpoint = agreed_.checkpoint || (any & kCheckpoint) != 0;

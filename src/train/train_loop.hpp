@@ -23,7 +23,7 @@ class TrainLoop {
  private:
   StepMetrics step();
   void encode(dataset::Batch& batch);
-  StepFacts own_facts();
+  StepFacts own_facts(bool evaluates_next);
   double take_cpu_s();
   void handle_non_finite(StepMetrics& metrics);
   bool evaluation_is_due(int64_t step) const;
