@@ -230,7 +230,10 @@ std::vector<std::vector<double>> parse_metadata(const std::string& text, const n
   const auto split = [](const std::string& line, char by) {
     std::vector<std::string> parts;
     std::istringstream in(line + by);
-    for (std::string part; std::getline(in, part, by);) parts.push_back(part);
+    for (std::string part; std::getline(in, part, by);) {
+      const size_t first = part.find_first_not_of(" \t\r"), last = part.find_last_not_of(" \t\r");
+      parts.push_back(first == part.npos ? "" : part.substr(first, last - first + 1));
+    }
     return parts;
   };
   const auto set = [&](std::vector<double>& row, const std::string& name, const std::string& value) {
@@ -254,9 +257,9 @@ std::vector<std::vector<double>> parse_metadata(const std::string& text, const n
     }
     return rows;
   }
-  std::vector<std::string> lines = split(files::read_text_file(text, size_t{1} << 28), '\n');
-  for (std::string& line : lines)
-    if (!line.empty() && line.back() == '\r') line.pop_back();
+  std::string table = files::read_text_file(text, size_t{1} << 28);
+  if (table.starts_with("\xef\xbb\xbf")) table.erase(0, 3);  // a mark that programs for tables write
+  std::vector<std::string> lines = split(table, '\n');
   std::erase(lines, "");
   if (lines.size() < 2) refuse("--metadata: no table", text, "a line of names, and a line of numbers for each sample");
   const std::vector<std::string> names = split(lines.front(), ',');
@@ -294,6 +297,15 @@ std::vector<std::vector<double>> metadata_of(const Job& job, const nn::ModelConf
         refuse("the model never trained without a number that is left out", name,
                fmt::format("--metadata {}=VALUE (model.metadata_drop is 0)", name));
   return rows;
+}
+
+/// The numbers that samples are drawn for, as --metadata takes them; unknown ones are left out.
+std::string metadata_text(const std::vector<double>& row, const nn::ModelConfig& m) {
+  std::string text;
+  for (const std::string& name : m.metadata)
+    if (const double number = row[metadata_index(name, "--metadata")]; !std::isnan(number))
+      text += fmt::format("{}{}={:.9g}", text.empty() ? "" : ",", name, number);
+  return text;
 }
 
 /// Which settings come from where.
@@ -419,13 +431,17 @@ std::unique_ptr<OutputLock> check_outputs(const Job& job, const eval::SampleForm
            "1 or 3 channels of pixels",
            fmt::format("--vae, or without it: ditsample writes OUT/{} for such models", eval::kRawSamplesFile));
   auto lock = std::make_unique<OutputLock>(job.out);
-  for (const fs::directory_entry& entry : fs::directory_iterator(job.out))
+  for (const fs::directory_entry& entry : fs::directory_iterator(job.out)) {
+    if (entry.path().extension() == ".safetensors" && entry.path().filename() != eval::kRawSamplesFile)
+      refuse("--out holds tiles, latents or weights, among which a file of samples would be one of them",
+             entry.path().string(), "an empty or new folder");
     if (entry.path().extension() == ".png" || entry.path().extension() == ".tif" ||
         entry.path().filename() == eval::kRawSamplesFile || entry.path().filename() == eval::kSampleFactsFile)
       refuse(fs::exists(eval::sample_facts_path(job.out))
                  ? "--out holds samples already"
                  : "--out holds samples already, of a program that was ended before it was done",
              entry.path().string(), "an empty or new folder");
+  }
   for (const std::string& file : {job.grid, job.npz, job.npz.empty() ? "" : eval::sample_facts_path(job.npz)}) {
     if (file.empty()) continue;
     if (fs::exists(file)) refuse("the file exists already", file, "a new file");
@@ -454,6 +470,7 @@ void log_job(const Job& job, const checkpoint::WeightsSource& source, const diff
         "the only step of {} is that of the least noise, which gives back the noise that it starts from; "
         "--sampler dpm++ --steps 1 predicts from noise",
         sampler.name);
+  if (!m.metadata.empty()) log::info("metadata: {}", job.metadata.empty() ? "none is known" : job.metadata);
   if (!job.guide.empty())
     log::info("guidance leads away from the samples of {}",
               job.guide == config::kRoutedGuide ? "the model with its routes" : job.guide);
@@ -611,6 +628,7 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   job.sampler.validate(*process);
   auto conditions = conditions_of(eval::make_labels(job.label_spec, job.num, config.model.num_classes, job.seed));
   const auto metadata = metadata_of(job, config.model);
+  if (metadata.size() == 1 && !config.model.metadata.empty()) job.metadata = metadata_text(metadata[0], config.model);
   for (size_t i = 0; i < conditions.size(); ++i) conditions[i].numbers = metadata[i % metadata.size()];
   config::Config machine;  // the run's own settings are for the machine that trained
   machine.parallel.threads = job.threads, machine.parallel.comm_cores = 0;

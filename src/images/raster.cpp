@@ -266,7 +266,7 @@ GDALDatasetH open_dataset(const std::string& path) {
   register_once();
   std::error_code error;
   if (!path.starts_with("/vsi") && !std::filesystem::is_regular_file(path, error))
-    refuse(path, "there is no such file", error ? error.message() : "no file");
+    refuse(path, "there is no such file", std::filesystem::is_directory(path, error) ? "a folder" : "no file");
   check_jp2(path);
   CPLErrorReset();
   const GDALDatasetH dataset = GDALOpenEx(path.c_str(), GDAL_OF_RASTER | GDAL_OF_READONLY, kDrivers, nullptr, nullptr);

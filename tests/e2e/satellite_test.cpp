@@ -374,7 +374,8 @@ TEST_CASE("satellite: samples follow the month that they are given, on tiles who
   REQUIRE_EXIT(run(training("[month]")), 0);
 
   std::ofstream table(scratch / "months.csv");
-  table << "month\n";
+  table << "\xef\xbb\xbf"
+        << "month \r\n";  // as a program for tables writes it
   for (int month = 1; month <= 12; ++month) table << month << '\n';
   table.close();
   const auto draw = [&](const std::string& out, const Args& more) {
@@ -405,6 +406,7 @@ TEST_CASE("satellite: samples follow the month that they are given, on tiles who
   for (const double mean : brightness("july")) CHECK(mean == Approx(20 + 17 * 7 + 5).margin(35));
   CHECK(nlohmann::json::parse(read_file(scratch / "july/samples.json")).at("metadata") == "month=7");
 
+  refused(draw("tiles", {"--metadata", "month=7"}), "--out holds tiles, latents or weights");
   refused(draw("none", {"--metadata", "month=13"}), "month out of range; got 13, expected 1 to 12");
   refused(draw("none", {"--metadata", "year=2020"}), "not trained with; got year");
   refused(draw("none", {"--metadata", "moon=1"}), "month");

@@ -21,7 +21,7 @@ struct SampleFacts {
   std::string weights;         ///< "ema" or "model"
   bool latents = false;        ///< the samples are undecoded latents; pictures show some of their channels
   std::string vae = {};        ///< autoencoder that decoded the samples; "": none
-  std::string metadata = {};   ///< value of ditsample --metadata; "": none
+  std::string metadata = {};   ///< numbers that samples were drawn for, or the file of them; "": none
   std::string condition = {};  ///< scene that conditioned the samples; "": none
   DType precision = DType::kF32;
   std::string guide = {};  ///< checkpoint of the guide (autoguidance); "": the model without labels was the guide
