@@ -234,6 +234,7 @@ measure_nodes() {
     awk '{ percent = int(100 * $2); print $1, percent < 1 ? 1 : percent }')
 }
 
+no_answer() { if [[ $1 -eq 124 ]]; then echo "no answer within $limit_s s"; else echo "exit code $1"; fi; }
 # fits COUNT: whether ditrain takes as many nodes. What it said of the first count that it refused stays; `unasked` says
 # why it could not be asked, as where a file system is slow to open the data.
 fits() {
@@ -242,7 +243,7 @@ fits() {
     --explain-memory --ranks $(($1 * ranks_per_node)) >"$here/plan" 2>&1 || code=$?
   [[ $code -ne 0 ]] || return 0
   if [[ $code -ne 2 ]]; then
-    unasked=$(grep -m 1 'ditrain: error:' "$here/plan" || echo "exit code $code, 124 is no answer within $limit_s s")
+    unasked=$(grep -m 1 'ditrain: error:' "$here/plan" || no_answer "$code")
   elif [[ ! -e $here/refusal ]]; then
     cp "$here/plan" "$here/refusal"
   fi
@@ -286,9 +287,15 @@ newest_checkpoint() {
 # requeue CODE WHY: queues the Slurm job again, on other nodes than those that failed; without Slurm it ends.
 requeue() {
   [[ $in_job == yes ]] || { say "stopped: $2; the same command goes on" && exit "$1"; }
-  local bad=("${!left_out[@]}" "${silent[@]}") before
-  # The list replaces the one of --exclude, so that is part of it.
-  before=$(scontrol show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/.*ExcNodeList=\([^ ]*\).*/\1/p' | head -n 1)
+  local bad=("${!left_out[@]}" "${silent[@]}") file=$out/.excluded_$SLURM_JOB_ID before
+  # The list replaces the one of --exclude, so that is part of it: as the first life finds it, without nodes of lives.
+  before=$(read_bounded cat "$file")
+  if [[ $before != list=* ]]; then
+    before=list=$(scontrol show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/.*ExcNodeList=\([^ ]*\).*/\1/p' || true)
+    read_bounded mkdir -p "$out"
+    read_bounded sh -c 'echo "$1" >"$2"' sh "$before" "$file"
+  fi
+  before=${before#list=}
   [[ -z $before || $before == '(null)' ]] || bad=("$before" "${bad[@]}")
   trap '' TERM  # Slurm ends this script now
   scontrol requeue "$SLURM_JOB_ID" ||

@@ -56,15 +56,18 @@ const weights::TensorView& tensor_of(const weights::SafetensorsFile& file, const
 void read_frozen(const Snapshots& snapshots, Parameter& p) {
   const fs::path run = fs::path(snapshots.all.back().folder).parent_path().parent_path();
   const std::string checkpoints = (run / "checkpoints").string();
-  const std::vector<int64_t> steps = files::list_checkpoints(checkpoints);
-  if (!steps.empty()) {
-    const weights::SafetensorsFile file = open_checked(
-        (fs::path(checkpoints) / files::checkpoint_name(steps.back()) / files::kCheckpointFiles[0]).string());
-    return weights::read_f32(tensor_of(file, p.name, p.full_shape), Pin<float>(p.value).get());
-  }
+  std::vector<int64_t> steps = files::list_checkpoints(checkpoints);
+  for (; !steps.empty(); steps.pop_back()) try {
+      const weights::SafetensorsFile file = open_checked(
+          (fs::path(checkpoints) / files::checkpoint_name(steps.back()) / files::kCheckpointFiles[0]).string());
+      return weights::read_f32(tensor_of(file, p.name, p.full_shape), Pin<float>(p.value).get());
+    } catch (const InputError&) {  // damaged, or deleted by a run that goes on
+    }
   if (!snapshots.newest.config.train.init_from.empty())
-    log::warn("{}: taken as ditrain computes it: {} has no checkpoint that tells what train.init_from gave the run",
-              p.name, run.string());
+    log::warn(
+        "{}: taken as ditrain computes it: {} has no whole checkpoint, which would tell what train.init_from gave the "
+        "run",
+        p.name, run.string());
 }
 
 }  // namespace

@@ -6,14 +6,17 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/config/option_table.hpp"
+#include "ditrain/dataset/kinds.hpp"
 #include "ditrain/diffusion/registry.hpp"
 
 namespace ditrain::config {
 namespace {
 
 // Whether what is trained depends on the key.
-bool is_read(const Option& o, const diffusion::Config& c) {
+bool is_read(const Option& o, const Config& config) {
+  const diffusion::Config& c = config.diffusion;
   if (!o.process.empty() && o.process != c.process->name) return false;
+  if (o.name() == "data.path" && config.data.kind->path.empty()) return false;
   return o.name() != "diffusion.min_snr_gamma" || c.loss_weight != diffusion::default_row<diffusion::LossWeight>();
 }
 
@@ -24,7 +27,7 @@ std::vector<Difference> differences_on_resume(const Config& old_config, const Co
   for (const Option& o : option_table()) {
     const std::string old_value = o.get(old_config), new_value = o.get(new_config);
     const bool bound = o.name() == "train.micro_batch" && new_config.dist.reproducible;
-    const bool may_change = (o.may_change_on_resume && !bound) || !is_read(o, new_config.diffusion);
+    const bool may_change = (o.may_change_on_resume && !bound) || !is_read(o, new_config);
     if (!may_change && old_value != new_value) differences.push_back({o.name(), old_value, new_value});
   }
   return differences;

@@ -42,7 +42,7 @@ Listing list_folder(const std::string& path, const std::string& hint) {
       broken = name;
   }
   if (ec) throw InputError({.where = "data", .what = "the folder '" + path + "' broke off", .got = ec.message()});
-  if (num_broken > 0)
+  if (num_broken > 0 && log::of_rank().empty())
     log::warn("'{}': {} link(s) lead to nothing and are left out, such as '{}'", path, num_broken, broken);
   std::sort(listing.folders.begin(), listing.folders.end());
   std::sort(listing.files.begin(), listing.files.end());

@@ -35,7 +35,7 @@ class ImageFolder final : public Dataset {
       : Dataset(request.config, request.shape), root_(request.config.path), exif_(request.config.exif_orientation) {
     const Listing top = list_folder(root_);
     for (const auto& name : top.folders) add_class(name);
-    if (!unread_folders_.empty())
+    if (!unread_folders_.empty() && log::of_rank().empty())
       log::warn("data: {} folder(s) inside the class folders of '{}' are not read, such as '{}'",
                 unread_folders_.size(), root_, unread_folders_.front());
     const std::vector<std::string> loose = image_names(top);

@@ -65,9 +65,6 @@ void expect_same_units(const images::RasterInfo& raster, const std::vector<int>&
                       .expected = expected + ", as in the tiles that the model learnt from",
                       .hint = "a raster made as those of the tiles were (gdalinfo FILE, ditdata inspect TILES)"});
   };
-  if (learnt.type && raster.type != *learnt.type)
-    refuse("the raster has numbers of another type", std::string(word_of(raster.type)),
-           std::string(word_of(*learnt.type)));
   const double pixel = raster.transform ? pixel_side(raster.transform->data()) : 0;
   if (learnt.pixel > 0 && pixel > 0 && std::abs(pixel / learnt.pixel - 1) > 0.05)
     log::warn(
@@ -208,6 +205,8 @@ ConditionScene read_condition(const std::string& path, const dataset::Config& da
   const std::vector<uint8_t> mask = raster.read_mask(all);
   std::vector<uint8_t> has_data(size_t(pixels), 1);
   const LearntNumbers learnt = learnt_numbers(data);
+  constexpr double kLeastSpread = 0.02;  // of 2
+  bool varies = condition.bands.empty();
   size_t c = 0;
   for (const int band : bands_of(info, data)) {
     const std::vector<std::byte> bytes = raster.read({{band}, all});
@@ -225,9 +224,22 @@ ConditionScene read_condition(const std::string& path, const dataset::Config& da
       plane[size_t(p)] = gone ? NAN : scale(number);
       if (gone) has_data[size_t(p)] = 0;
     }
+    double low = 1, high = -1;
+    for (const float x : plane)
+      if (!std::isnan(x)) low = std::min(low, double(x)), high = std::max(high, double(x));
+    varies = varies || high - low > kLeastSpread;
     scene.image.insert(scene.image.end(), plane.begin(), plane.end());
     ++c;
   }
+  if (learnt.type && info.type != *learnt.type && !varies)
+    throw InputError({.where = path,
+                      .what =
+                          "the numbers of the given bands hardly vary in the range that the model learnt, and are of "
+                          "another type: other units?",
+                      .got = std::string(word_of(info.type)),
+                      .expected = fmt::format("{} from {:.6g} to {:.6g}, as in the tiles", *learnt.type,
+                                              data.condition_low.front(), data.condition_high.front()),
+                      .hint = "a raster made as those of the tiles were (gdalinfo FILE, ditdata inspect TILES)"});
   const auto gone = std::count(has_data.begin(), has_data.end(), uint8_t{0});
   if (gone == pixels)
     throw InputError({.where = path, .what = "no pixel of the scene has data in all of the given bands"});

@@ -131,7 +131,7 @@ std::string memory_warning(const RunPlan& plan) {
   if (needed <= usable)
     return plan.config.memory.moves() && !plan.automem
                ? fmt::format(
-                     "memory.automem: {} has no effect: all tensors are below {}, and so small ones do not move",
+                     "memory.automem: {} has no effect: all tensors are below {}, and tensors that small do not move",
                      plan.config.memory.automem, format_bytes(automem::kSmallest))
                : "";
   return fmt::format(

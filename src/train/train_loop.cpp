@@ -80,9 +80,9 @@ StepMetrics TrainLoop::step() {
     encode(batch);
   }
   const double waited_before = state_.saver->update_waited_s();
-  const bool evaluates_next = evaluation_is_due(state_.progress.step + 1);
-  StepResult result = state_.step.run(batch, state_.progress, [this, evaluates_next] {
-    StepFacts facts = own_facts(evaluates_next);
+  const int64_t number = state_.progress.step + 1;
+  StepResult result = state_.step.run(batch, state_.progress, [this, number] {
+    StepFacts facts = own_facts(number, expected_evaluation_s(number));
     facts.cpu_seconds = take_cpu_s();
     return facts;
   });
@@ -96,14 +96,15 @@ StepMetrics TrainLoop::step() {
 }
 
 // What this rank tells the others once per step. Unreadable samples: each rank counts its own.
-StepFacts TrainLoop::own_facts(bool evaluates_next) {
+StepFacts TrainLoop::own_facts(int64_t number, double evaluation_s) {
   const uint64_t flags = platform::take_signal_flags();
   const double limit_s = 3600 * run_.options.max_hours;
   // Samples and validation, if they come next, another step, with outer steps as many as lie between two of them, and a
   // checkpoint have to fit in, too.
   const int64_t steps = config_.dist.outer ? config_.dist.outer->every : 1;
-  const double end_s = now_s() + (evaluates_next ? last_evaluation_s_ : 0) + double(steps) * report_.recent_step_s() +
-                       checkpointing_.last_s();
+  const int checkpoints = checkpoint_wanted_ || checkpointing_.is_due(number) ? 2 : 1;  // with the one that comes next
+  const double end_s =
+      now_s() + evaluation_s + double(steps) * report_.recent_step_s() + double(checkpoints) * checkpointing_.last_s();
   const bool time_is_over = limit_s > 0 && end_s - run_.options.start_s > 0.99 * limit_s;
   return {.bad_files = double(data_.bad_files()),
           .stop = (flags & platform::kStopRequested) != 0 || time_is_over,
@@ -115,25 +116,29 @@ StepFacts TrainLoop::own_facts(bool evaluates_next) {
 // Collective: requests that came while samples were drawn and validation ran.
 void TrainLoop::agree_again() {
   constexpr uint64_t kStop = 1, kCheckpoint = 2;
-  const StepFacts mine = own_facts(/*evaluates_next=*/false);
+  const StepFacts mine = own_facts(state_.progress.step, /*evaluation_s=*/0);
   const uint64_t any = run_.comm.allreduce_or((mine.stop ? kStop : 0) | (mine.checkpoint ? kCheckpoint : 0));
   agreed_.stop = agreed_.stop || (any & kStop) != 0;
   agreed_.checkpoint = agreed_.checkpoint || (any & kCheckpoint) != 0;
 }
 
-bool TrainLoop::evaluation_is_due(int64_t step) const {
-  const int64_t intervals[] = {config_.sample.every_steps, config_.eval.every_steps, config_.eval.fid_every_steps};
-  return std::any_of(std::begin(intervals), std::end(intervals),
-                     [&](int64_t every) { return every > 0 && (step % every == 0 || step == config_.train.steps); });
+bool TrainLoop::is_due(int64_t every, int64_t number) const {
+  return every > 0 && (number % every == 0 || number == config_.train.steps);
+}
+
+// How long what is due after this step took the last time.
+double TrainLoop::expected_evaluation_s(int64_t number) const {
+  return (is_due(config_.sample.every_steps, number) ? took_.samples_s : 0) +
+         (is_due(config_.eval.every_steps, number) ? took_.validation_s : 0) +
+         (is_due(config_.eval.fid_every_steps, number) ? took_.distance_s : 0);
 }
 
 // Samples and validation at their intervals and at the end. Returns whether there were any.
 bool TrainLoop::evaluate(StepMetrics& m, bool last) {
   const int64_t step = state_.progress.step;
-  const auto due = [&](int64_t every) { return every > 0 && (step % every == 0 || last); };
+  const auto due = [&](int64_t every) { return is_due(every, step); };
   const config::EvalConfig& eval = config_.eval;
-  if (!evaluation_is_due(step)) return false;
-  const double start_s = now_s();
+  if (!due(config_.sample.every_steps) && !due(eval.every_steps) && !due(eval.fid_every_steps)) return false;
   report_.heartbeat.begin(fmt::format("samples and validation after step {}", step));
   const RankTimeoutScope no_limit(run_, 0);  // the others wait for as long as rank 0 draws and writes
   const automem::Reading reading(state_.automem.get());
@@ -148,23 +153,25 @@ bool TrainLoop::evaluate(StepMetrics& m, bool last) {
                         state_.decoder.get(),
                         state_.encoded.get()};
   if (due(config_.sample.every_steps)) {
+    const ScopedTimer took(&(took_.samples_s = 0));
     const PhaseTimer timer(report_.off_step, Phase::kSample);
     report_.heartbeat.detail("drawing samples");
     evaluation.sample_grid(run_.leader() ? start_.folder()->sample_picture(step) : "", step,
                            last && eval.every_steps > 0, m.extra);
   }
   if (due(eval.every_steps)) {
+    const ScopedTimer took(&(took_.validation_s = 0));
     const PhaseTimer timer(report_.off_step, Phase::kEval);
     report_.heartbeat.detail("validation loss");
     evaluation.validation(m.extra);
   }
   if (due(eval.fid_every_steps)) {
+    const ScopedTimer took(&(took_.distance_s = 0));
     const PhaseTimer timer(report_.off_step, Phase::kEval);
     report_.heartbeat.detail("samples for the Frechet distance");
     if (checkpointing_.note_value(evaluation.fid(*fid_, m.extra))) agreed_.checkpoint = true;
   }
   run_.comm.barrier();
-  last_evaluation_s_ = now_s() - start_s;
   return true;
 }
 
@@ -176,7 +183,8 @@ double TrainLoop::rank_timeout_s() const {
 
 void TrainLoop::handle_non_finite(StepMetrics& m) {
   std::string what = fmt::format("step {}: {} is not finite", m.step, m.non_finite);
-  if (config_.train.on_non_finite == config::OnNonFinite::kSkip) {
+  const bool skips = config_.train.on_non_finite == config::OnNonFinite::kSkip;
+  if (skips) {
     if (run_.leader()) log::warn("{}: the step is skipped ({} so far)", what, state_.progress.skipped_steps);
     if (skipped_in_a_row_ < kMostSkippedInARow) return;
     what += fmt::format(", as in the {} steps before it: the weights are beyond help", skipped_in_a_row_ - 1);
@@ -185,8 +193,9 @@ void TrainLoop::handle_non_finite(StepMetrics& m) {
   checkpointing_.finish_after_failure();
   throw RunError({.where = "training",
                   .what = what,
-                  .hint = "a lower optimizer.lr, optimizer.clip_norm, or train.on_non_finite: skip; then --resume "
-                          "auto from the last checkpoint"});
+                  .hint = std::string("a lower optimizer.lr, optimizer.clip_norm") +
+                          (skips ? "" : ", or train.on_non_finite: skip") +
+                          "; then --resume auto from the last checkpoint"});
 }
 
 // A rank that waits longer than its timeout ends the run, but where rank 0 draws and writes samples.
@@ -200,7 +209,7 @@ int TrainLoop::run() {
     if (!m.non_finite.empty()) handle_non_finite(m);
     if (config_.dist.verify_every > 0 && state_.progress.step % config_.dist.verify_every == 0) checkpointing_.verify();
     // A run that has to stop may have no time for pictures, only for its checkpoint.
-    if ((m.non_finite.empty() && !agreed_.stop) || last)
+    if ((m.non_finite.empty() && !agreed_.stop && !stop_wanted_) || last)
       if (evaluate(m, last)) agree_again();
     if (agreed_.peak_too_low) report_.measure_peak();
     const bool alike = config::is_outer_step(config_, state_.progress.step);  // else each group has other weights

@@ -23,10 +23,11 @@ class TrainLoop {
  private:
   StepMetrics step();
   void encode(dataset::Batch& batch);
-  StepFacts own_facts(bool evaluates_next);
+  StepFacts own_facts(int64_t number, double evaluation_s);
   double take_cpu_s();
   void handle_non_finite(StepMetrics& metrics);
-  bool evaluation_is_due(int64_t step) const;
+  bool is_due(int64_t every, int64_t number) const;
+  double expected_evaluation_s(int64_t number) const;
   bool evaluate(StepMetrics& metrics, bool last);
   void agree_again();
   double rank_timeout_s() const;
@@ -44,7 +45,9 @@ class TrainLoop {
   // Requests that wait for the next outer step, if there are outer steps; checkpoints also for a step with an update.
   bool stop_wanted_ = false, checkpoint_wanted_ = false;
   int64_t skipped_in_a_row_ = 0;
-  double last_evaluation_s_ = 0;
+  struct {
+    double samples_s = 0, validation_s = 0, distance_s = 0;
+  } took_;  // the last time
   // CPU time of this process when it was last looked at, and what has come together since it was told.
   double cpu_mark_s_ = 0, cpu_s_ = 0;
 };

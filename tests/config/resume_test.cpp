@@ -17,7 +17,8 @@ TEST_CASE("resume accepts changes of some keys only") {
     config::apply_set(changed, option.name() + "=" + value);
     const std::vector<config::Difference> differences = config::differences_on_resume(base, changed);
     const std::string& s = option.section;
-    const bool unread = option.process == "flow" || option.name() == "diffusion.min_snr_gamma";  // with ddpm, none
+    const bool unread = option.process == "flow" || option.name() == "diffusion.min_snr_gamma" ||
+                        option.name() == "data.path";  // with ddpm, none and drawn images
     const bool may = option.name() == "train.steps" || option.name() == "train.recompute" ||
                      option.name() == "train.micro_batch" || option.name() == "data.loader_threads" ||
                      option.name() == "data.queue_batches" || option.name() == "data.number_scale" ||

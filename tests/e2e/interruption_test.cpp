@@ -192,7 +192,7 @@ TEST_CASE("time limit: --maxh stops with a checkpoint and 75") {
   CAPTURE(ranks);
   const TemporaryFolder scratch;
   const std::string out = scratch / "run";
-  const Args command = tiny_ditrain(out, kForEver, {"--maxh", "0.0003"});  // 1.1 s
+  const Args command = tiny_ditrain(out, kForEver, {"--maxh", "0.0005"});  // 1.8 s
   const Result result = run(ranks == 1 ? command : mpirun(ranks, command));
   REQUIRE_EXIT(result, 75);
   REQUIRE(result.seconds > 1);

@@ -307,18 +307,19 @@ TEST_CASE("satellite: bands that are drawn from others, tile by tile in training
   images::write_u16(scratch / "small.tif", {"B4", "B3", "B2"}, 8, 32);
   refused(draw("run", "none", {"--condition", scratch / "small.tif"}), "smaller than the model's input");
   // Numbers in other units would be scaled into nonsense.
-  const auto other_units = [&](const std::string& type, const std::string& in_band, const std::string& place = "") {
+  const auto other_units = [&](const std::string& type, const std::string& in_band, const std::string& place = "",
+                               const std::string& ratio = "") {
     std::string bands = place;
     for (int b = 1; b <= 3; ++b)
       bands += fmt::format(
-          "<VRTRasterBand dataType=\"{}\" band=\"{}\"><Description>B{}</Description>{}<SimpleSource><SourceFilename>{}"
-          "</SourceFilename><SourceBand>{}</SourceBand></SimpleSource></VRTRasterBand>",
-          type, b, 5 - b, in_band, scene, b);
+          "<VRTRasterBand dataType=\"{}\" band=\"{}\"><Description>B{}</Description>{}<ComplexSource><SourceFilename>{}"
+          "</SourceFilename><SourceBand>{}</SourceBand>{}</ComplexSource></VRTRasterBand>",
+          type, b, 5 - b, in_band, scene, b, ratio);
     std::ofstream(scratch / "units.vrt") << "<VRTDataset rasterXSize=\"48\" rasterYSize=\"32\">" << bands
                                          << "</VRTDataset>";
     return draw("run", "none", {"--condition", scratch / "units.vrt"});
   };
-  refused(other_units("Float32", ""), "numbers of another type");
+  refused(other_units("Float32", "", "", "<ScaleRatio>0.0001</ScaleRatio>"), "are of another type: other units?");
   std::string empty;
   for (const char* band : {"B4", "B3", "B2"})
     empty += fmt::format(
