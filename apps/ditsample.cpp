@@ -433,7 +433,7 @@ std::unique_ptr<OutputLock> check_outputs(const Job& job, const eval::SampleForm
   auto lock = std::make_unique<OutputLock>(job.out);
   for (const fs::directory_entry& entry : fs::directory_iterator(job.out)) {
     if (entry.path().extension() == ".safetensors" && entry.path().filename() != eval::kRawSamplesFile)
-      refuse("--out holds tiles, latents or weights, among which a file of samples would be one of them",
+      refuse("--out holds tiles, latents or weights: a file of samples there would be taken for one of them",
              entry.path().string(), "an empty or new folder");
     if (entry.path().extension() == ".png" || entry.path().extension() == ".tif" ||
         entry.path().filename() == eval::kRawSamplesFile || entry.path().filename() == eval::kSampleFactsFile)
@@ -527,7 +527,7 @@ double draw_all(ops::Context& ctx, nn::Model& model, nn::Model* guide, Decoder& 
   if (!job.condition.empty()) scene = eval::read_condition(job.condition, config.data);
   if (scene && scene->without_data > 0 && comm.rank() == 0 && !dataset::condition_of(config.data).valid)
     log::warn(
-        "{:.3g} % of the scene have no data in the given bands: what is drawn there is invented, and what is beside "
+        "{:.3g} % of the scene has no data in the given bands: what is drawn there is invented, and what is beside "
         "it less certain (a model with `valid` in data.condition learns to cope)",
         100 * scene->without_data);
   const int64_t a_round = (scene ? 1 : job.batch) * comm.world_size(), num_rounds = (job.num + a_round - 1) / a_round;

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <set>
 
 namespace ditrain::bench {
 namespace {
@@ -43,6 +45,7 @@ class Panel {
     text_ = fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" font-weight=\"bold\">{}</text>\n", left_, top_ - 10,
                         escaped(panel.title));
     if (x_.empty() || y_.empty()) return;
+    ticks_ = {std::exp(x_.low), std::exp(x_.high)};
     if (x_.high == x_.low) x_.low -= 0.5, x_.high += 0.5;
     if (y_.high == y_.low) y_.low -= 0.5, y_.high += 0.5;
     draw();
@@ -64,9 +67,9 @@ class Panel {
       text_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{:.3g}</text>\n", left_ - 4,
                            y(value) + 4, value);
     }
-    std::vector<double> ticks = {std::exp(x_.low), std::exp(x_.high)};
-    for (double minutes = std::exp2(std::ceil(x_.low / std::log(2.0))); std::log(minutes) < x_.high; minutes *= 2)
-      if (x(minutes) - x(ticks[0]) > kTick && x(ticks[1]) - x(minutes) > kTick) ticks.push_back(minutes);
+    std::set<double> ticks(ticks_.begin(), ticks_.end());  // of one mark alone both are the same
+    for (double minutes = std::exp2(std::ceil(std::log2(ticks_[0]))); minutes < ticks_[1]; minutes *= 2)
+      if (x(minutes) - x(ticks_[0]) > kTick && x(ticks_[1]) - x(minutes) > kTick) ticks.insert(minutes);
     for (const double minutes : ticks)
       text_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{:.3g}</text>\n", x(minutes),
                            top_ + kHeight + 14, minutes);
@@ -96,6 +99,7 @@ class Panel {
   const double left_, top_;
   const std::vector<std::string>& names_;
   Range x_, y_;
+  std::array<double, 2> ticks_ = {};  // minutes of the first mark and of the last one
   std::string text_;
 };
 

@@ -56,7 +56,8 @@ const weights::TensorView& tensor_of(const weights::SafetensorsFile& file, const
 void read_frozen(const Snapshots& snapshots, Parameter& p) {
   const fs::path run = fs::path(snapshots.all.back().folder).parent_path().parent_path();
   const std::string checkpoints = (run / "checkpoints").string();
-  std::vector<int64_t> steps = files::list_checkpoints(checkpoints);
+  std::vector<int64_t> steps;
+  if (fs::exists(checkpoints)) steps = files::list_checkpoints(checkpoints);
   for (; !steps.empty(); steps.pop_back()) try {
       const weights::SafetensorsFile file = open_checked(
           (fs::path(checkpoints) / files::checkpoint_name(steps.back()) / files::kCheckpointFiles[0]).string());

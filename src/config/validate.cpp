@@ -270,7 +270,7 @@ void check_data(const Config& c) {
     fail("data.condition gives bands to a model of bands, and data.vae makes latents of them", c.data.vae,
          "no data.vae", "--set data.vae=");
   if (kind.path.empty() && !c.data.path.empty())
-    fail(fmt::format("data.kind: {} draws its images, and data.path would be read by nothing", kind.name), c.data.path,
+    fail(fmt::format("data.kind: {} draws its images and does not read data.path", kind.name), c.data.path,
          "data.kind: folder, latents or tiles, which read it (ditdata inspect PATH tells which)",
          "--set data.kind=folder, or --set data.path= to keep the drawn images");
   if (kind.path.empty() || !c.data.path.empty()) return;

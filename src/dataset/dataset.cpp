@@ -19,7 +19,6 @@ constexpr int64_t kMaxBadInARow = 1000;  // enough to step over a lost folder; a
 constexpr size_t kMaxExtension = 12, kMaxKindsShown = 5;
 constexpr int64_t kMaxRangesShown = 8;
 constexpr const char* kOtherFiles = "others";
-constexpr int64_t kMaxSide = 1 << 16, kMaxChannels = 1 << 12;  // keeps elements() below 2^44
 
 void check_config(const Config& config) {
   if (config.latent_scale && (!std::isfinite(*config.latent_scale) || *config.latent_scale == 0))

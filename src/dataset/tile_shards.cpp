@@ -14,6 +14,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/dataset/config.hpp"
+#include "ditrain/dataset/dataset.hpp"
 #include "ditrain/dataset/file_list.hpp"
 #include "ditrain/files/json_problem.hpp"
 #include "ditrain/files/json_text.hpp"
@@ -98,7 +99,6 @@ TileShard open_shard(const std::string& path, int64_t first) {
     refuse(path, "`images` does not hold tiles", fmt::format("[{}]", fmt::join(images.shape, ", ")), "[N, C, H, W]");
   s.type = type_of(s.file, images.dtype);
   s.count = images.shape[0], s.channels = images.shape[1], s.height = images.shape[2], s.width = images.shape[3];
-  constexpr int64_t kMaxChannels = 1 << 12, kMaxSide = 1 << 16;  // as SampleShape has them
   if (s.channels > kMaxChannels || s.height > kMaxSide || s.width > kMaxSide)
     refuse(path, "`images` does not hold tiles", fmt::format("[{}]", fmt::join(images.shape, ", ")),
            fmt::format("up to {} channels and sides up to {}", kMaxChannels, kMaxSide));

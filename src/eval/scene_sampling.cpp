@@ -51,7 +51,8 @@ LearntNumbers learnt_numbers(const dataset::Config& data) {
     if (!tiles.shards().front().crs.empty() && first.contains("geotransform") && tiles.shards().front().count > 0)
       learnt.pixel = pixel_side(weights::to_f64(first.tensor("geotransform")).data());
   } catch (const Error& e) {  // sampling does not need them
-    log::warn("fill numbers and scales of the tiles that the model learnt from are unknown: {}", e.what());
+    if (log::of_rank().empty())
+      log::warn("fill numbers and scales of the tiles that the model learnt from are unknown: {}", e.what());
   }
   return learnt;
 }
@@ -66,7 +67,7 @@ void expect_same_units(const images::RasterInfo& raster, const std::vector<int>&
                       .hint = "a raster made as those of the tiles were (gdalinfo FILE, ditdata inspect TILES)"});
   };
   const double pixel = raster.transform ? pixel_side(raster.transform->data()) : 0;
-  if (learnt.pixel > 0 && pixel > 0 && std::abs(pixel / learnt.pixel - 1) > 0.05)
+  if (learnt.pixel > 0 && pixel > 0 && std::abs(pixel / learnt.pixel - 1) > 0.05 && log::of_rank().empty())
     log::warn(
         "{} has pixels of {:.6g}, the tiles that the model learnt from of {:.6g} (units of the CRS): gdalwarp -tr "
         "brings it to their size, with -r near where coarse numbers were repeated",

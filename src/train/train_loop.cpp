@@ -187,15 +187,17 @@ void TrainLoop::handle_non_finite(StepMetrics& m) {
   if (skips) {
     if (run_.leader()) log::warn("{}: the step is skipped ({} so far)", what, state_.progress.skipped_steps);
     if (skipped_in_a_row_ < kMostSkippedInARow) return;
-    what += fmt::format(", as in the {} steps before it: the weights are beyond help", skipped_in_a_row_ - 1);
+    what +=
+        fmt::format(", as in the {} steps before it: no step changes these weights any more", skipped_in_a_row_ - 1);
   }
   report_.tell_step(m, true);
   checkpointing_.finish_after_failure();
-  throw RunError({.where = "training",
-                  .what = what,
-                  .hint = std::string("a lower optimizer.lr, optimizer.clip_norm") +
-                          (skips ? "" : ", or train.on_non_finite: skip") +
-                          "; then --resume auto from the last checkpoint"});
+  throw RunError(
+      {.where = "training",
+       .what = what,
+       .hint = std::string(skips ? "a lower optimizer.lr, or optimizer.clip_norm"
+                                 : "a lower optimizer.lr, optimizer.clip_norm, or train.on_non_finite: skip") +
+               "; then --resume auto from the last checkpoint"});
 }
 
 // A rank that waits longer than its timeout ends the run, but where rank 0 draws and writes samples.

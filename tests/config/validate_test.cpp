@@ -193,7 +193,7 @@ TEST_CASE("the drawn data fits models of any channels, and of its classes") {
 
 TEST_CASE("a path that the kind of data would not read is refused") {
   const std::string error = validate_error([](config::Config& c) { c.data.path = "photos"; });
-  CHECK(error.find("data.path would be read by nothing") != std::string::npos);
+  CHECK(error.find("draws its images and does not read data.path") != std::string::npos);
   CHECK(error.find("--set data.kind=folder") != std::string::npos);
 }
 

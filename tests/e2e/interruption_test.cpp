@@ -199,6 +199,16 @@ TEST_CASE("time limit: --maxh stops with a checkpoint and 75") {
   require_goes_on(out, ranks);
 }
 
+TEST_CASE("time limit: a run that has to stop draws no pictures before its checkpoint") {
+  const TemporaryFolder scratch;
+  const std::string out = scratch / "run";
+  // 1 us is over after the first step.
+  const Args pictures = sets({"sample.every_steps=1", "sample.num_images=1", "sample.steps=2"});
+  REQUIRE_EXIT(run(tiny_ditrain(out, kForEver, pictures + Args{"--maxh", "3e-10"})), 75);
+  CHECK(last_step(out) == 1);
+  CHECK_FALSE(fs::exists(out + "/samples/step_00000001.png"));
+}
+
 TEST_CASE("kill -9 while checkpoints are written: the run goes on and ends with the same weights") {
   constexpr int64_t kSteps = 60;
   constexpr int kKills = 8;

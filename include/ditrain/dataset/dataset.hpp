@@ -31,6 +31,8 @@ struct SampleShape {
   int64_t elements() const { return channels * height * width; }
 };
 
+inline constexpr int64_t kMaxSide = 1 << 16, kMaxChannels = 1 << 12;  ///< of samples: elements() is below 2^44
+
 /// Number of classes of `kind: shapes`.
 inline constexpr int64_t kShapesClasses = 8;
 
