@@ -14,7 +14,7 @@ PATH=/usr/bin:$PATH
 resume=()
 [[ -e $out ]] && resume=(--resume auto)
 status=0
-mpirun -np 2 --oversubscribe build/release/bin/ditrain --config configs/quickstart.yaml --out "$out" "${resume[@]}" ||
+mpirun -np 2 --oversubscribe --bind-to none build/release/bin/ditrain --config configs/quickstart.yaml --out "$out" "${resume[@]}" ||
   status=$?
 if [[ $status -eq 2 && ${#resume[@]} -gt 0 ]]; then
   echo "if the settings changed since that run began: delete $out, or name another folder: $0 FOLDER" >&2

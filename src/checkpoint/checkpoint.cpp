@@ -147,6 +147,7 @@ json to_json(const CheckpointState& s) {
           {"skipped_steps", s.skipped_steps},
           {"world_size", s.world_size},
           {"groups", s.groups},
+          {"samples", s.samples},
           {"isa", s.isa},
           {"kernels", s.kernels},
           {"version", s.version},
@@ -206,6 +207,7 @@ void check_ranges(const std::string& path, const CheckpointState& s) {
           fmt::format("1 to {}", kMaxRanks));
   require(s.groups >= 1 && s.groups <= s.world_size, "groups", s.groups,
           fmt::format("1 to world_size, {}", s.world_size));
+  require(s.samples >= 0, "samples", s.samples, "0 or more");
 }
 
 }  // namespace
@@ -243,8 +245,9 @@ CheckpointState read_checkpoint_state(const std::string& folder) {
                                       {"optimizer_step", &s.optimizer_step},
                                       {"skipped_steps", &s.skipped_steps},
                                       {"world_size", &s.world_size},
-                                      {"groups", &s.groups}}) {
-      if (number == &s.groups && !j.contains(key)) continue;  // there was one
+                                      {"groups", &s.groups},
+                                      {"samples", &s.samples}}) {
+      if ((number == &s.groups || number == &s.samples) && !j.contains(key)) continue;  // of an older version
       if (!j.at(key).is_number_integer())
         throw InputError({.where = path,
                           .what = std::string("bad value of ") + key,

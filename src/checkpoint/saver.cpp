@@ -1,8 +1,11 @@
 #include "ditrain/checkpoint/saver.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <span>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -20,7 +23,9 @@ namespace {
 
 using nlohmann::json;
 
-// What a rank tells rank 0: the pieces that it wrote, by file, or why it could not.
+constexpr const char* kSeconds = "seconds";
+
+// What a rank tells rank 0: the pieces that it wrote, by file, or why it could not, and how long it took.
 std::string report_of(const StateWriter& writer) {
   std::map<std::string, std::vector<CheckedPiece>> files;
   json report = json::object();
@@ -30,6 +35,7 @@ std::string report_of(const StateWriter& writer) {
     report["problem"] = log::of_rank() + e.what();
   }
   for (const auto& [name, pieces] : files) report[name] = to_json(pieces);
+  report[kSeconds] = writer.seconds();
   return report.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -69,6 +75,10 @@ struct CheckpointSaver::Commit {
         if (problem.empty()) problem = value;
         continue;
       }
+      if (name == kSeconds) {
+        written_s = std::max(written_s, value.get<double>());
+        continue;
+      }
       std::vector<CheckedPiece>& pieces = state.files[name].pieces;
       for (const CheckedPiece& piece : pieces_from_json(value, name)) pieces.push_back(piece);
     }
@@ -76,16 +86,23 @@ struct CheckpointSaver::Commit {
   /// In a thread of its own, unless a rank had a problem.
   void start() {
     if (!problem.empty()) return void(done = true);
-    thread = std::thread([this] {
-      const dist::DiskWork work(comm);
-      try {
-        if (!setup.pus.empty()) platform::set_affinity_mask(setup.pus);
-        run([&work] { work.moved(); });
-      } catch (const std::exception& e) {
-        problem = e.what();
-      }
+    try {
+      thread = std::thread([this] { run_in_thread(); });
+    } catch (const std::system_error& e) {
+      problem = fmt::format("no thread could be started: {}", e.what());
       done = true;
-    });
+    }
+  }
+  void run_in_thread() {
+    const dist::DiskWork work(comm);
+    const ScopedTimer timer(&committed_s);
+    try {
+      if (!setup.pus.empty()) platform::set_affinity_mask(setup.pus);
+      run([&work] { work.moved(); });
+    } catch (const std::exception& e) {
+      problem = e.what();
+    }
+    done = true;
   }
   void run(const files::Progress& moved) {
     for (auto& [name, file] : state.files)
@@ -126,6 +143,7 @@ struct CheckpointSaver::Commit {
   dist::Communicator& comm;
   files::CheckpointWriter writer;
   std::thread thread;
+  double written_s = 0, committed_s = 0;
   std::atomic<bool> done{false};
   std::string problem;
 };
@@ -192,14 +210,18 @@ std::optional<SaveOutcome> CheckpointSaver::finish() {
 
 // Collective where rank 0 alone knows the problem.
 SaveOutcome CheckpointSaver::end(std::string problem) {
-  {
+  double seconds = 0;
+  if (commit_) {
     const dist::DiskWork work(comm_);
-    commit_.reset();  // waits for its thread; an unfinished folder goes
+    if (commit_->thread.joinable()) commit_->thread.join();
+    seconds = commit_->written_s + commit_->committed_s;
+    commit_.reset();  // an unfinished folder goes
   }
   phase_ = Phase::kIdle;
   return {.step = step_,
           .folder = setup_.checkpoints_dir + "/" + files::checkpoint_name(step_),
-          .problem = dist::broadcast_text(comm_, std::move(problem))};
+          .problem = dist::broadcast_text(comm_, std::move(problem)),
+          .seconds = seconds};
 }
 
 bool CheckpointSaver::reads_state() const { return writer_ && writer_->reads_state(); }

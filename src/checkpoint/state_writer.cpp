@@ -60,6 +60,7 @@ void StateWriter::end(std::exception_ptr error) {
   for (Item& item : items_)
     if (item.state == PieceState::kWaiting) item.state = PieceState::kReleased, --unread_;
   done_ = true;
+  seconds_ = now_s() - begin_s_;
   changed_.notify_all();
 }
 

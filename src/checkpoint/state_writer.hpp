@@ -9,6 +9,7 @@
 #include <span>
 #include <thread>
 
+#include "ditrain/base/clock.hpp"
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/files/piece_file.hpp"
 #include "ditrain/ops/context.hpp"
@@ -33,6 +34,7 @@ class StateWriter {
   /// Whether all is on the disk, or has failed.
   bool done() const;
   void wait();
+  double seconds() const { return seconds_; }  ///< after wait: that writing took
   /// After wait: the pieces with their checksums. Errors: RunError of the first piece that could not be written
   std::vector<StatePiece> written() const;
 
@@ -59,6 +61,8 @@ class StateWriter {
   size_t next_waiting_ = 0, unread_ = 0, unwritten_ = 0, copied_bytes_ = 0;
   std::vector<Item*> copied_;  // to be written from the buffer
   bool cancelled_ = false, syncing_ = false, done_ = false;
+  const double begin_s_ = now_s();
+  double seconds_ = 0;
   std::exception_ptr error_;
   std::vector<std::thread> threads_;
 };

@@ -125,11 +125,12 @@ Arrivals Counts::now() const {
           .disk_idle_s = disk_work > 0 ? 0 : std::max(0.0, now_s() - disk_work_end_s)};
 }
 
-double Counts::disk_still_s() const { return disk_work > 0 ? std::max(0.0, now_s() - disk_moved_s) : 0; }
+double Counts::disk_still_s() const { return watched_work > 0 ? std::max(0.0, now_s() - disk_moved_s) : 0; }
 
-DiskWork::DiskWork(Communicator& communicator) : counts_(communicator.counts_) {
+DiskWork::DiskWork(Communicator& communicator, Kind kind) : counts_(communicator.counts_), kind_(kind) {
   moved();
   ++counts_->disk_work;
+  if (kind_ == Kind::kWatched) ++counts_->watched_work;
 }
 
 void DiskWork::moved() const { counts_->disk_moved_s = now_s(); }
@@ -137,6 +138,7 @@ void DiskWork::moved() const { counts_->disk_moved_s = now_s(); }
 DiskWork::~DiskWork() {
   moved();
   counts_->disk_work_end_s = now_s();
+  if (kind_ == Kind::kWatched) --counts_->watched_work;
   --counts_->disk_work;
 }
 

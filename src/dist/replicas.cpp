@@ -74,7 +74,8 @@ std::string differences(Communicator& communicator, const std::vector<Sums>& all
 
 }  // namespace
 
-void compare_replicas(Communicator& communicator, const std::vector<Replica>& mine, const std::string& when, int part) {
+void compare_replicas(Communicator& communicator, const std::vector<Replica>& mine, const std::string& when, int part,
+                      const std::string& hint) {
   std::vector<Sums> all;
   for (const std::string& bytes : communicator.gather_strings(bytes_of(mine, part))) all.push_back(sums_of(bytes));
   std::string different = all.empty() ? "" : differences(communicator, all, mine);
@@ -84,8 +85,7 @@ void compare_replicas(Communicator& communicator, const std::vector<Replica>& mi
                   .what = when + " ranks do not hold the same numbers; no checkpoint is written",
                   .got = "differences on " + different,
                   .expected = "the same bits on all ranks",
-                  .hint = "--resume auto, which goes on from the last checkpoint; if it is the same host again, its "
-                          "memory or processor is suspect: leave it out"});
+                  .hint = hint});
 }
 
 }  // namespace ditrain::dist

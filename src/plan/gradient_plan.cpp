@@ -151,10 +151,12 @@ GradientPlan plan_gradients(const config::Config& config, autograd::ParameterSto
   const int groups = config::outer_groups(config), replicas = all_replicas / groups;
   const std::vector<FactorLayer> factors = factor_layers(config, layout, replicas);
   const optim::Algorithm& algorithm = optim::algorithm_of(config.optimizer);
-  const bool sharded = config.dist.shard_optimizer && replicas > 1, whole_parameters = algorithm.whole_cost != nullptr;
+  const bool shards = config.dist.shard_optimizer, sharded = shards && replicas > 1;
+  const bool whole_parameters = algorithm.whole_cost != nullptr;
   std::vector<dist::WholeBucket> whole_buckets;
   const auto cost = [&](const autograd::Parameter& p) { return algorithm.whole_cost(p, config.train.precision); };
-  if (sharded && whole_parameters) whole_buckets = deal_out(layout, cost, replicas);
+  // For one replica, too: the norm adds up bucket by bucket.
+  if (shards && whole_parameters) whole_buckets = deal_out(layout, cost, replicas);
   for (const FactorLayer& layer : factors) whole_buckets.push_back({layer.slice.begin, layer.slice.end});
   const int64_t elements = int64_t(config.dist.bucket_mib * 0x1p20 / sizeof(float));
   const bool stops = config.optimizer.clip_norm == 0 && config.train.on_non_finite == config::OnNonFinite::kStop;

@@ -62,7 +62,7 @@ Inputs open_inputs(const config::Config& wanted) {
   inputs.data = open_data(c, facts.encoder.get());
   if (c.data.hold_out > 0 && c.eval.every_steps > 0)
     inputs.held_out = open_data(c, facts.encoder.get(), dataset::Part::kHeldOut);
-  facts.num_classes = inputs.data->num_classes();
+  facts.num_classes = inputs.data->num_classes(), facts.samples = inputs.data->size();
   for (size_t i = 0; i < kNumMetadata; ++i) facts.known_numbers[i] = inputs.data->knows(i);
   facts.condition_channels = inputs.data->condition_channels();
   if (facts.decoder) expect_learned_scale(*facts.decoder, c);

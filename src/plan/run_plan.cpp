@@ -87,7 +87,7 @@ class Degrees {
   const DomainBandwidth bandwidth_;
   const InputFacts facts_;
   const int64_t most_ = 2 * config_.model.depth;
-  const size_t limit_ = usable_bytes(place_.ranks_on_node) / size_t(place_.ranks_on_node);
+  const size_t limit_ = place_.usable_bytes.value_or(usable_bytes(place_.ranks_on_node) / size_t(place_.ranks_on_node));
 };
 
 RunPlan fastest(std::vector<RunPlan> plans) {

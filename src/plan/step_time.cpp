@@ -370,23 +370,34 @@ std::string describe_time(const RunPlan& plan, const MachineRates& rates, const 
   return text + describe_checkpoints(plan, run_folder) + what_shortens(plan, rates, bf16, loading, steps_s, beside_s);
 }
 
-double predict_evaluation(const RunPlan& plan, const StepTime& step) {
+EvaluationPasses evaluation_passes(const config::Config& c) {
+  double of_sample = 0;
+  if (config::draws_samples(c)) {
+    const diffusion::SamplerConfig sampler = config::sampler_of(c);
+    const auto process = diffusion::make_process(c.diffusion, c.model.learn_sigma);
+    of_sample = double(diffusion::model_times(*process, sampler).size()) * (sampler.cfg_scale != 1 ? 2 : 1);
+  }
+  return {.samples = of_sample * double(c.sample.num_images),
+          .validation = double(c.eval.num_images) * (c.model.num_classes > 1 ? 2 : 1),
+          .distance = of_sample * double(c.eval.fid_samples)};
+}
+
+double forward_s(const RunPlan& plan, double step_s) {
   const config::Config& c = plan.config;
   // Samples take no routes.
   const double more = nn::forward_macs(c.model) / nn::forward_macs(c.model, c.train.routing);
-  const double forward_s = more * step.compute_s() / 3 / double(plan.samples);  // per sample, on a rank
-  const auto times = [&](int64_t every) {                                       // at multiples, and at the end
+  return more * step_s / 3 / double(plan.samples);
+}
+
+double predict_evaluation(const RunPlan& plan, const StepTime& step) {
+  const config::Config& c = plan.config;
+  const EvaluationPasses passes = evaluation_passes(c);
+  const auto times = [&](int64_t every) {  // at multiples, and at the end
     return every == 0 ? 0.0 : std::ceil(double(c.train.steps) / double(every));
   };
-  double samples = times(c.sample.every_steps) * double(c.sample.num_images) +
-                   times(c.eval.fid_every_steps) * double(c.eval.fid_samples);
-  double passes = times(c.eval.every_steps) * double(c.eval.num_images) * (c.model.num_classes > 1 ? 2 : 1);
-  if (samples > 0) {
-    const diffusion::SamplerConfig sampler = config::sampler_of(c);
-    const auto process = diffusion::make_process(c.diffusion, c.model.learn_sigma);
-    passes += samples * double(diffusion::model_times(*process, sampler).size()) * (sampler.cfg_scale != 1 ? 2 : 1);
-  }
-  return passes * forward_s / double(plan.replicas);
+  return (times(c.sample.every_steps) * passes.samples + times(c.eval.every_steps) * passes.validation +
+          times(c.eval.fid_every_steps) * passes.distance) *
+         forward_s(plan, step.compute_s()) / double(plan.replicas);
 }
 
 }  // namespace ditrain::plan

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/config/differences.hpp"
@@ -14,15 +16,19 @@
 
 namespace ditrain::train {
 
+constexpr double kSlowDisk = 100e6;  // bytes/s, until a checkpoint has been written
+
 Checkpointing::Checkpointing(TrainingState& state, StartingPoint& start, RunReport& report)
     : state_(state),
       run_(state.run),
       start_(start),
       report_(report),
       since_last_(60 * run_.config.checkpoint.every_minutes) {
+  const plan::CheckpointDisk disk = plan::checkpoint_disk(run_.config);
+  last_s_ = disk.checkpoint_bytes / kSlowDisk;
   const double done = double(state.progress.step) / double(run_.config.train.steps);
   if (!run_.leader() || done >= 1) return;
-  const std::string warning = plan::disk_warning(plan::checkpoint_disk(run_.config), run_.options.out, done);
+  const std::string warning = plan::disk_warning(disk, run_.options.out, done);
   if (!warning.empty()) log::warn_line(warning);
 }
 
@@ -44,14 +50,15 @@ void Checkpointing::begin(bool must_succeed) {
   verify();
   if (state_.step.outer()) state_.step.outer()->finish();  // what is under way is a part of the state
   checkpoint::CheckpointSaver& saver = *state_.saver;
-  handle_outcome(saver.finish(), false);
-  begin_s_ = now_s();
+  if (begun_step_ != progress.step || must_succeed) handle_outcome(saver.finish(), false);
+  if (std::exchange(begun_step_, progress.step) == progress.step) return;  // unless that failed
   since_last_.restart();
   handle_outcome(saver.start({.step = progress.step,
                               .optimizer_step = progress.optimizer_step,
                               .skipped_steps = progress.skipped_steps,
                               .world_size = run_.comm.world_size(),
                               .groups = run_.plan.gradients.groups,
+                              .samples = run_.settled.facts.samples,
                               .isa = kernels::chosen_isa(),
                               .kernels = kernels::dispatch_report(),
                               .version = kVersion,
@@ -76,16 +83,14 @@ void Checkpointing::finish_after_failure() {
 void Checkpointing::handle_outcome(const std::optional<checkpoint::SaveOutcome>& outcome, bool must_succeed) {
   if (!outcome) return;
   if (outcome->problem.empty()) {
-    last_s_ = now_s() - begin_s_;
+    last_s_ = outcome->seconds;
     log::info("checkpoint: {} ({:.2f} s)", outcome->folder, last_s_);
-    if (run_.leader() && outcome->step == best_step_) try {
-        const dist::DiskWork work(run_.comm);
-        files::link_best(run_.checkpoints(), best_step_);
-      } catch (const RunError& error) {
-        log::warn("the best checkpoint has no link: {}", error.what());
-      }
+    whole_step_ = outcome->step;
+    if (whole_step_ == best_.step) link_best();
     return;
   }
+  if (outcome->step == best_.step) best_ = linked_;
+  if (outcome->step == begun_step_) begun_step_ = -1;
   if (must_succeed || run_.config.checkpoint.on_error == config::OnCheckpointError::kStop)
     throw RunError({.where = "checkpoint",
                     .what = "step " + std::to_string(outcome->step) + " could not be written: " + outcome->problem,
@@ -93,20 +98,36 @@ void Checkpointing::handle_outcome(const std::optional<checkpoint::SaveOutcome>&
   if (run_.leader()) log::warn("checkpoint failed, training goes on, earlier ones are intact: {}", outcome->problem);
 }
 
+void Checkpointing::link_best() {
+  linked_ = best_;
+  if (run_.leader()) try {
+      const dist::DiskWork work(run_.comm);
+      files::link_best(run_.checkpoints(), best_.step);
+    } catch (const RunError& error) {
+      log::warn("the best checkpoint has no link: {}", error.what());
+    }
+}
+
 void Checkpointing::verify() {
   const int64_t step = state_.progress.step;
   if (run_.config.dist.verify_every == 0 || verified_step_ == step) return;
+  compare_ranks(step);
+  verified_step_ = step;
+}
+
+void Checkpointing::expect_same_start() { compare_ranks(-1); }
+
+void Checkpointing::compare_ranks(int64_t step) {
   const PhaseTimer timer(report_.off_step, Phase::kVerify);
   const automem::Reading reading(state_.automem.get());
   if (state_.step.outer()) state_.step.outer()->finish();
   const int part = run_.groups.tensor() ? run_.groups.tensor()->communicator().rank() : 0;
   verify_replicas(run_.config, state_.model.parameters(), step, part, run_.comm, run_.ctx);
-  verified_step_ = step;
 }
 
 void Checkpointing::restore_best(const std::string& metric) {
   if (start_.checkpoint().empty()) return;
-  double found[2] = {best_value_, -1};
+  double found[2] = {best_.value, -1};
   const auto best = run_.leader() ? files::best_checkpoint(run_.checkpoints()) : std::nullopt;
   if (best) {
     const std::string link = run_.checkpoints() + "/best";
@@ -123,19 +144,20 @@ void Checkpointing::restore_best(const std::string& metric) {
     if (!damage.empty()) log::warn("the best checkpoint is chosen anew: {}", damage);
   }
   run_.comm.broadcast(found, sizeof found, 0);
-  best_value_ = found[0], best_step_ = int64_t(found[1]);
+  best_ = linked_ = {found[0], int64_t(found[1])};
 }
 
 bool Checkpointing::note_value(double value) {
-  if (!(value < best_value_)) return false;
-  best_value_ = value, best_step_ = state_.progress.step;
-  return true;
+  if (!(value < best_.value)) return false;
+  best_ = {value, state_.progress.step};
+  if (whole_step_ == best_.step) link_best();
+  return begun_step_ != best_.step;
 }
 
 void Checkpointing::report_best(const std::string& metric) const {
-  if (best_step_ < 0) return;
-  const bool linked = run_.leader() && files::best_checkpoint(run_.checkpoints()) == best_step_;
-  log::info("best {}: {:.4g} at step {}, {}", metric, best_value_, best_step_,
+  if (best_.step < 0) return;
+  const bool linked = run_.leader() && files::best_checkpoint(run_.checkpoints()) == best_.step;
+  log::info("best {}: {:.4g} at step {}, {}", metric, best_.value, best_.step,
             linked ? run_.checkpoints() + "/best" : "of which there is no checkpoint");
 }
 

@@ -19,41 +19,50 @@ class Checkpointing {
 
   /// Whether a checkpoint is due by the clock of rank 0 (checkpoint.every_minutes); false elsewhere.
   bool is_time() const { return run_.leader() && !state_.saver->is_writing() && since_last_.is_over(); }
-  /// How long the last checkpoint took; 0 before the first one.
+  /// How long the last checkpoint took; before the first one, how long it takes a slow disk.
   double last_s() const { return last_s_; }
   /// Whether the config wants one after this step.
   bool is_due(int64_t step) const;
 
-  /// Collective: finishes the previous checkpoint, then begins that of the current state. With `must_succeed` it
-  /// returns when the checkpoint is whole. Errors: RunError if a checkpoint that must succeed cannot be written
+  /// Collective: finishes the previous checkpoint, then begins that of the current state, unless that is the previous
+  /// one. With `must_succeed` it returns when the checkpoint is whole. Errors: RunError if a checkpoint that must
+  /// succeed cannot be written
   void begin(bool must_succeed);
   /// Collective: takes the next step of the checkpoint being written. Call it when no rank works on that.
   void advance();
   /// Collective: finishes the checkpoint that is being written, before a failed run ends.
   void finish_after_failure();
-  /// Collective: compares the ranks, and ends a run in which they differ before it writes anything.
+  /// Collective: compares the ranks, if dist.verify_every is set and they were not compared after this step, and ends a
+  /// run in which they differ before it writes anything.
   void verify();
+  /// Collective: the same for what the run starts from, whatever dist.verify_every is.
+  void expect_same_start();
 
   /// Collective: restores the value of the checkpoint `best` in a resumed run.
   void restore_best(const std::string& metric);
-  /// Notes the metric's value after this step. Returns whether it is the best so far, which needs a checkpoint.
+  /// Notes the metric's value after this step. Returns whether it is the best so far and needs a checkpoint that is not
+  /// begun yet.
   bool note_value(double value);
   void report_best(const std::string& metric) const;
 
  private:
   bool is_snapshot(int64_t step) const;
   void handle_outcome(const std::optional<checkpoint::SaveOutcome>& outcome, bool must_succeed);
+  void link_best();
+  void compare_ranks(int64_t step);
 
   TrainingState& state_;
   RunContext& run_;
   StartingPoint& start_;
   RunReport& report_;
   Interval since_last_;
-  double begin_s_ = 0;  // of the checkpoint that is being written
   double last_s_ = 0;
-  int64_t verified_step_ = -1;  // the last one after which the replicas were compared
-  double best_value_ = std::numeric_limits<double>::infinity();
-  int64_t best_step_ = -1;  // the checkpoint of that step is linked as `best`
+  int64_t verified_step_ = -1;                 // the last one after which the replicas were compared
+  int64_t begun_step_ = -1, whole_step_ = -1;  // of the last checkpoint that was begun, and that is whole
+  struct Best {
+    double value = std::numeric_limits<double>::infinity();
+    int64_t step = -1;
+  } best_, linked_;  // linked: `best` is the checkpoint of that step; the same but while that is written
 };
 
 }  // namespace ditrain::train

@@ -21,8 +21,14 @@ std::vector<dist::Replica> replicas_of(const config::Config& config, const autog
 
 void verify_replicas(const config::Config& config, const autograd::ParameterStore& parameters, int64_t step, int part,
                      dist::Communicator& comm, ops::Context& ctx) {
-  if (comm.world_size() > 1)
-    dist::compare_replicas(comm, replicas_of(config, parameters, ctx), "after step " + std::to_string(step), part);
+  if (comm.world_size() == 1) return;
+  const bool starts = step < 0;
+  dist::compare_replicas(
+      comm, replicas_of(config, parameters, ctx), starts ? "at the start" : "after step " + std::to_string(step), part,
+      starts ? "the same files for all ranks, on a file system that all nodes share (train.init_from, "
+               "train.branch_from, checkpoints)"
+             : "--resume auto, which goes on from the last checkpoint; if it is the same host again, "
+               "its memory or processor is suspect: leave it out");
 }
 
 }  // namespace ditrain::train

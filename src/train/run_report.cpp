@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -183,7 +184,7 @@ void RunReport::tell_step(StepMetrics& m, bool last) {
   hidden_s_ += m.allreduce_hidden_s;
   if ((automem == nullptr || automem->is_settled() || last) && !std::exchange(told_pages_, true)) tell_pages();
   if (!run_.leader()) return;
-  const dist::DiskWork work(run_.comm);  // files of the run folder; a terminal may stand still, too
+  std::optional<dist::DiskWork> writes(run_.comm);
   folder_->append_metrics(m);
   // Beside steps there are samples, validation and checkpoints.
   const auto done = double(std::max<int64_t>(1, m.step - first_step_));
@@ -192,8 +193,10 @@ void RunReport::tell_step(StepMetrics& m, bool last) {
   live_->step(m.step, left);
   const bool by_steps = m.step % std::max<int64_t>(1, run_.config.log.every_steps) == 0;
   if (!by_steps && !last && !heartbeat.is_due(/*ahead_s=*/recent_step_s_)) return;
+  writes.reset();
   heartbeat.told();
   const int64_t total = run_.config.train.steps;
+  const dist::DiskWork terminal(run_.comm, dist::DiskWork::Kind::kWaits);
   log::progress_line(progress_text(
       interval_.take(m), {.steps = total,
                           .epoch = double(m.step) * double(run_.config.train.global_batch) / double(samples_of_data_),
@@ -300,10 +303,15 @@ void RunReport::tell_results(bool done) {
   if (const auto grids = report::sample_grids(out); !grids.empty()) log::info("samples: {}", grids.rbegin()->second);
   log::info("report: {}", live_->page_path());
   const bool decodes = config::learns_pixels(run_.config) || !run_.config.sample.vae.empty();
+  const nn::ModelConfig& m = run_.config.model;
+  // What no training sample lacked has to be given.
+  const bool numbers = !m.metadata.empty() && m.metadata_drop == 0;
+  const bool label = m.condition_channels > 0 && m.num_classes > 0 && m.class_dropout == 0;
   if (done && files::count_checkpoints(run_.checkpoints()) > 0)
-    log::info("next: {} --checkpoint {} --out {}{}{}", command_beside("ditsample"), quoted_word(out),
+    log::info("next: {} --checkpoint {} --out {}{}{}{}{}", command_beside("ditsample"), quoted_word(out),
               quoted_word(out + "/images"), decodes ? "" : " --vae FILE",
-              run_.config.model.condition_channels > 0 ? " --condition FILE" : "");
+              m.condition_channels > 0 ? " --condition FILE" : "", label ? " --labels 0" : "",
+              numbers ? " --metadata " + m.metadata.front() + "=VALUE,..." : "");
   if (!done) log::info("next: the same command with --resume auto");
 }
 

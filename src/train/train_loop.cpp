@@ -8,6 +8,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/config/replicas.hpp"
+#include "ditrain/plan/step_time.hpp"
 #include "ditrain/platform/affinity.hpp"
 #include "ditrain/platform/signals.hpp"
 
@@ -102,13 +103,16 @@ StepFacts TrainLoop::own_facts(int64_t number, double evaluation_s) {
   // Samples and validation, if they come next, another step, with outer steps as many as lie between two of them, and a
   // checkpoint have to fit in, too.
   const int64_t steps = config_.dist.outer ? config_.dist.outer->every : 1;
-  const int checkpoints = checkpoint_wanted_ || checkpointing_.is_due(number) ? 2 : 1;  // with the one that comes next
+  const bool checkpoint = (flags & platform::kCheckpointRequested) != 0 || checkpointing_.is_time();
+  // With the one that comes next or is being written.
+  const bool another = checkpoint || checkpoint_wanted_ || checkpointing_.is_due(number) || state_.saver->is_writing();
+  const int checkpoints = another ? 2 : 1;
   const double end_s =
       now_s() + evaluation_s + double(steps) * report_.recent_step_s() + double(checkpoints) * checkpointing_.last_s();
   const bool time_is_over = limit_s > 0 && end_s - run_.options.start_s > 0.99 * limit_s;
   return {.bad_files = double(data_.bad_files()),
           .stop = (flags & platform::kStopRequested) != 0 || time_is_over,
-          .checkpoint = (flags & platform::kCheckpointRequested) != 0 || checkpointing_.is_time(),
+          .checkpoint = checkpoint,
           .peak_too_low = report_.beats_peak(),
           .writes_checkpoint = state_.saver->waits()};
 }
@@ -118,27 +122,37 @@ void TrainLoop::agree_again() {
   constexpr uint64_t kStop = 1, kCheckpoint = 2;
   const StepFacts mine = own_facts(state_.progress.step, /*evaluation_s=*/0);
   const uint64_t any = run_.comm.allreduce_or((mine.stop ? kStop : 0) | (mine.checkpoint ? kCheckpoint : 0));
-  agreed_.stop = agreed_.stop || (any & kStop) != 0;
-  agreed_.checkpoint = agreed_.checkpoint || (any & kCheckpoint) != 0;
+  stop_wanted_ = stop_wanted_ || (any & kStop) != 0;
+  checkpoint_wanted_ = checkpoint_wanted_ || (any & kCheckpoint) != 0;
 }
 
 bool TrainLoop::is_due(int64_t every, int64_t number) const {
   return every > 0 && (number % every == 0 || number == config_.train.steps);
 }
 
-// How long what is due after this step took the last time.
+// How long what is due after this step took the last time, or is predicted to take.
 double TrainLoop::expected_evaluation_s(int64_t number) const {
-  return (is_due(config_.sample.every_steps, number) ? took_.samples_s : 0) +
-         (is_due(config_.eval.every_steps, number) ? took_.validation_s : 0) +
-         (is_due(config_.eval.fid_every_steps, number) ? took_.distance_s : 0);
+  if (run_.options.max_hours == 0 || !evaluates_after(number)) return 0;
+  const plan::EvaluationPasses passes = plan::evaluation_passes(config_);
+  const double pass_s = plan::forward_s(run_.plan, report_.recent_step_s()) / double(run_.plan.replicas);
+  const auto expected = [&](int64_t every, double took_s, double of_passes) {
+    return !is_due(every, number) ? 0 : took_s > 0 ? took_s : of_passes * pass_s;
+  };
+  return expected(config_.sample.every_steps, took_.samples_s, passes.samples) +
+         expected(config_.eval.every_steps, took_.validation_s, passes.validation) +
+         expected(config_.eval.fid_every_steps, took_.distance_s, passes.distance);
 }
 
-// Samples and validation at their intervals and at the end. Returns whether there were any.
-bool TrainLoop::evaluate(StepMetrics& m, bool last) {
+bool TrainLoop::evaluates_after(int64_t number) const {
+  return is_due(config_.sample.every_steps, number) || is_due(config_.eval.every_steps, number) ||
+         is_due(config_.eval.fid_every_steps, number);
+}
+
+// Samples and validation at their intervals and at the end.
+void TrainLoop::evaluate(StepMetrics& m, bool last) {
   const int64_t step = state_.progress.step;
   const auto due = [&](int64_t every) { return is_due(every, step); };
   const config::EvalConfig& eval = config_.eval;
-  if (!due(config_.sample.every_steps) && !due(eval.every_steps) && !due(eval.fid_every_steps)) return false;
   report_.heartbeat.begin(fmt::format("samples and validation after step {}", step));
   const RankTimeoutScope no_limit(run_, 0);  // the others wait for as long as rank 0 draws and writes
   const automem::Reading reading(state_.automem.get());
@@ -169,10 +183,9 @@ bool TrainLoop::evaluate(StepMetrics& m, bool last) {
     const ScopedTimer took(&(took_.distance_s = 0));
     const PhaseTimer timer(report_.off_step, Phase::kEval);
     report_.heartbeat.detail("samples for the Frechet distance");
-    if (checkpointing_.note_value(evaluation.fid(*fid_, m.extra))) agreed_.checkpoint = true;
+    if (checkpointing_.note_value(evaluation.fid(*fid_, m.extra))) checkpoint_wanted_ = true;
   }
   run_.comm.barrier();
-  return true;
 }
 
 // How long a rank may wait for another one that does not write a checkpoint.
@@ -200,6 +213,15 @@ void TrainLoop::handle_non_finite(StepMetrics& m) {
                "; then --resume auto from the last checkpoint"});
 }
 
+// Between outer steps each group has other weights.
+bool TrainLoop::are_alike() const { return config::is_outer_step(config_, state_.progress.step); }
+
+void TrainLoop::save_if_wanted(bool must_succeed) {
+  // Weights that step after step leaves as they are may be bad, and older checkpoints would be deleted for them.
+  const bool wanted = are_alike() && skipped_in_a_row_ <= 1 && std::exchange(checkpoint_wanted_, false);
+  if (must_succeed || wanted) checkpointing_.begin(must_succeed);
+}
+
 // A rank that waits longer than its timeout ends the run, but where rank 0 draws and writes samples.
 int TrainLoop::run() {
   const int64_t steps = config_.train.steps;
@@ -210,21 +232,22 @@ int TrainLoop::run() {
     skipped_in_a_row_ = m.non_finite.empty() ? 0 : skipped_in_a_row_ + 1;
     if (!m.non_finite.empty()) handle_non_finite(m);
     if (config_.dist.verify_every > 0 && state_.progress.step % config_.dist.verify_every == 0) checkpointing_.verify();
-    // A run that has to stop may have no time for pictures, only for its checkpoint.
-    if ((m.non_finite.empty() && !agreed_.stop && !stop_wanted_) || last)
-      if (evaluate(m, last)) agree_again();
     if (agreed_.peak_too_low) report_.measure_peak();
-    const bool alike = config::is_outer_step(config_, state_.progress.step);  // else each group has other weights
-    if (agreed_.stop && !stop_wanted_ && !alike) log::info("stopping after the next outer step");
+    const bool stopped_before = stop_wanted_;
     stop_wanted_ = stop_wanted_ || agreed_.stop;
-    checkpoint_wanted_ = checkpoint_wanted_ || agreed_.checkpoint;
-    const bool stop = stop_wanted_ && alike && !last;
-    checkpoint_wanted_ = checkpoint_wanted_ || checkpointing_.is_due(state_.progress.step);
-    // Weights that step after step leaves as they are may be bad, and older checkpoints would be deleted for them.
-    const bool wanted = alike && skipped_in_a_row_ <= 1 && std::exchange(checkpoint_wanted_, false);
+    checkpoint_wanted_ = checkpoint_wanted_ || agreed_.checkpoint || checkpointing_.is_due(state_.progress.step);
     if (state_.saver->is_writing() && !agreed_.writes_checkpoint) checkpointing_.advance();
-    report_.tell_step(m, last || stop);  // before the checkpoint: what that holds has its line
-    if (last || stop || wanted) checkpointing_.begin(/*must_succeed=*/last || stop);
+    // A run that has to stop may have no time for pictures, only for its checkpoint. Else samples and validation, which
+    // may take long and may fail, come after the checkpoint of the same step.
+    if (((m.non_finite.empty() && !stop_wanted_) || last) && evaluates_after(state_.progress.step)) {
+      save_if_wanted(last);
+      evaluate(m, last);
+      agree_again();
+    }
+    const bool alike = are_alike(), stop = stop_wanted_ && alike && !last;
+    if (stop_wanted_ && !stopped_before && !alike) log::info("stopping after the next outer step");
+    report_.tell_step(m, last || stop);  // without samples before the checkpoint: what that holds has its line
+    save_if_wanted(last || stop);
     if (!stop) continue;
     log::info("stopped at step {} of {}, checkpoint written; --resume auto goes on", state_.progress.step, steps);
     return kExitStoppedEarly;

@@ -28,7 +28,10 @@ class TrainLoop {
   void handle_non_finite(StepMetrics& metrics);
   bool is_due(int64_t every, int64_t number) const;
   double expected_evaluation_s(int64_t number) const;
-  bool evaluate(StepMetrics& metrics, bool last);
+  bool evaluates_after(int64_t number) const;
+  void evaluate(StepMetrics& metrics, bool last);
+  bool are_alike() const;
+  void save_if_wanted(bool must_succeed);
   void agree_again();
   double rank_timeout_s() const;
 

@@ -68,6 +68,15 @@ void TrainStep::refresh_bf16_copy() {
   copy_is_fresh_ = true;
 }
 
+void drop_condition(const nn::ModelConfig& m, const RandomKey& key, Condition& condition) {
+  const bool drop_label = key.uniform(0) < m.class_dropout;
+  const double drop_all = m.num_classes > 0 && drop_label && m.metadata_drop > 0 ? 0.5 : m.metadata_drop;
+  if (drop_label) condition.label = m.num_classes;
+  const bool drop_numbers = key.uniform(1) < drop_all;
+  for (size_t j = 0; j < condition.numbers.size(); ++j)
+    if (drop_numbers || key.uniform(2 + j) < m.metadata_drop) condition.numbers[j] = NAN;
+}
+
 void TrainStep::prepare(const MicroBatch& micro, int64_t step) {
   const auto seed = uint64_t(plan_.config.train.seed);
   const nn::ModelConfig& m = plan_.config.model;
@@ -78,14 +87,8 @@ void TrainStep::prepare(const MicroBatch& micro, int64_t step) {
     const auto s = uint64_t(step), g = uint64_t(micro.place.first_sample + i);
     time_[size_t(i)] = process_->draw_time(RandomKey(seed, Stream::kTimestep, s, g));
     pass_.t()[size_t(i)] = process_->model_time(time_[size_t(i)]);
-    const RandomKey dropped(seed, Stream::kLabelDrop, s, g);
-    // With labels the numbers go with them: guidance asks the model without both.
-    const bool drop = dropped.uniform(0) < m.class_dropout,
-               drop_all = dropped.uniform(m.num_classes > 0 ? 0 : 1) < m.metadata_drop;
     Condition& condition = pass_.conditions()[size_t(i)] = micro.conditions[i];
-    if (drop) condition.label = m.num_classes;
-    for (size_t j = 0; j < condition.numbers.size(); ++j)
-      if (drop_all || dropped.uniform(2 + j) < m.metadata_drop) condition.numbers[j] = NAN;
+    drop_condition(m, RandomKey(seed, Stream::kLabelDrop, s, g), condition);
     noise_keys.emplace_back(seed, Stream::kNoise, s, g);
     pass_.draw_remaining_tokens(i, RandomKey(seed, Stream::kRoute, s, g));
   }

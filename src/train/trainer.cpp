@@ -125,6 +125,9 @@ int run_training(const config::Config& wanted, const TrainOptions& options, dist
 
   start.begin(state.progress.step, report.topology());
   Checkpointing checkpointing(state, start, report);
+  const config::TrainConfig& train = settled.config.train;
+  if (!start.checkpoint().empty() || !train.init_from.empty() || !train.branch_from.empty())
+    checkpointing.expect_same_start();  // each rank read files that may be others elsewhere
   if (fid) checkpointing.restore_best(fid->name());
   if (state.progress.step >= settled.config.train.steps)
     log::info("nothing to do: the checkpoint is at step {} of {}", state.progress.step, settled.config.train.steps);

@@ -230,6 +230,11 @@ void TrainingState::load(const std::string& folder) {
         "kernels.fuse was {} before: in bf16 it changes where values are rounded, so the run does not continue "
         "bit for bit",
         before.kernels.fuse);
+  if (state.samples > 0 && state.samples != run.settled.facts.samples)
+    log::warn(
+        "data.path has {} samples, had {} when the checkpoint was written: the rest of the epoch shows some of them "
+        "again and leaves out others",
+        run.settled.facts.samples, state.samples);
   if (state.step < run.config.train.steps) warn_of_rate(before, run.config, state.optimizer_step);
   if (state.world_size != run.comm.world_size())
     log::info("resuming a run of {} rank(s) on {}", state.world_size, run.comm.world_size());

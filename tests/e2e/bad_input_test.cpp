@@ -165,6 +165,19 @@ TEST_CASE("bad data: an unreadable image stops the run, or is skipped and counte
   REQUIRE_THAT(skipped.out, Contains("bad files: 1"));
 }
 
+TEST_CASE("bad data: an image that only the last samples and validation read leaves the checkpoint of the last step") {
+  const TemporaryFolder scratch;
+  write_image_folder(scratch / "images", 8, 6);
+  const std::string bad = scratch / "images/class_5/3.png";
+  write_file(bad, read_file(bad).substr(0, 100));
+  const Result stopped = run(tiny_ditrain(
+      scratch / "run", 1,
+      sets({"data.kind=folder", "data.path=" + scratch / "images", "sample.every_steps=1", "eval.every_steps=1"})));
+  REQUIRE_EXIT(stopped, 2);
+  require_texts(stopped, {"unreadable sample", bad});
+  CHECK(fs::exists(checkpoint_of(scratch / "run", 1) + "/state.json"));
+}
+
 TEST_CASE("bad data: a shard of latents that becomes shorter while ranks read it ends the run with its name") {
   const int ranks = GENERATE(1, 2);
   CAPTURE(ranks);

@@ -56,6 +56,17 @@ TEST_CASE("resume: 6 and 6 steps are the 12 steps of one run, bit for bit") {
   REQUIRE_FALSE(fs::exists(scratch / "parts" + "/metrics.discarded.jsonl"));
 }
 
+TEST_CASE("resume: data with another number of samples is told of") {
+  const TemporaryFolder scratch;
+  write_image_folder(scratch / "images", 8, 3);
+  const Args data = sets({"data.kind=folder", "data.path=" + scratch / "images"});
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "run", 1, data)), 0);
+  fs::copy(scratch / "images/class_0/0.png", scratch / "images/class_1/more.png");
+  const Result resumed = run(tiny_ditrain(scratch / "run", 2, data + Args{"--resume", "auto"}));
+  REQUIRE_EXIT(resumed, 0);
+  CHECK_THAT(resumed.err, Contains("data.path has 25 samples, had 24 when the checkpoint was written"));
+}
+
 TEST_CASE("branch: a branch that changes nothing has the bits of the run that goes on, and others leave the trunk") {
   const TemporaryFolder scratch;
   const Args more = sets({"data.num_images=20", "optimizer.clip_norm=1"});

@@ -121,6 +121,14 @@ TEST_CASE("Muon with dist.shard_optimizer: ranks get matrices of about the same 
     }
     const auto [least, greatest] = std::minmax_element(work.begin(), work.end());
     CHECK(*least > 0.8 * *greatest);
+    // The norm adds up bucket by bucket, on one rank too (dist.reproducible).
+    config::Config exact = config;
+    exact.dist.adaln = config::AdalnExchange::kReduce;  // as with dist.reproducible: no buckets for factors
+    const dist::BucketGrid alone = plan::plan_gradients(exact, model.parameters(), 1).buckets,
+                           together = plan::plan_gradients(exact, model.parameters(), ranks).buckets;
+    REQUIRE(alone.size() == together.size());
+    for (int64_t k = 0; k < alone.size(); ++k)
+      CHECK((alone[k].begin == together[k].begin && alone[k].end == together[k].end));
     CHECK(plan::plan_gradients(config, model.parameters(), ranks).most_state_elements() == most);
   }
 }

@@ -1,6 +1,7 @@
 // A training step of one rank: losses, gradients and weights.
 #include "ditrain/train/train_step.hpp"
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <set>
@@ -264,4 +265,28 @@ TEST_CASE("the gradient of two micro-batches is that of all samples at once, up 
   const double aa = dot(a, a), ab = dot(a, b), bb = dot(b, b);
   CHECK(aa - 2 * ab + bb < 1e-10 * aa);
   CHECK(aa > 0);
+}
+
+TEST_CASE("conditions are dropped in training in all the combinations in which samples may be drawn") {
+  nn::ModelConfig model{.num_classes = 4, .class_dropout = 0.1, .metadata = {"month", "year"}, .metadata_drop = 0.2};
+  constexpr int kSamples = 20000;
+  const auto shares = [&] {  // of samples with and without label (rows), with both, one and no number (columns)
+    std::array<std::array<double, 3>, 2> share{};
+    for (int i = 0; i < kSamples; ++i) {
+      Condition condition{.label = 3, .numbers = {7, 2020}};
+      drop_condition(model, RandomKey(1, Stream::kLabelDrop, 0, uint64_t(i)), condition);
+      const bool dropped = condition.label == model.num_classes;
+      CHECK((dropped || condition.label == 3));
+      share[dropped][std::isnan(condition.numbers[0]) + std::isnan(condition.numbers[1])] += 1.0 / kSamples;
+    }
+    return share;
+  };
+  const auto expect = [](double got, double wanted) { CHECK(got == Approx(wanted).margin(0.01)); };
+  const auto both = shares();
+  expect(both[0][0], 0.9 * 0.8 * 0.64), expect(both[0][1], 0.9 * 0.8 * 0.32);
+  expect(both[0][2], 0.9 * (0.2 + 0.8 * 0.04));
+  expect(both[1][0], 0.1 * 0.5 * 0.64), expect(both[1][2], 0.1 * (0.5 + 0.5 * 0.04));
+  model.metadata_drop = 0;
+  const auto labels_alone = shares();
+  expect(labels_alone[0][0], 0.9), expect(labels_alone[1][0], 0.1);
 }

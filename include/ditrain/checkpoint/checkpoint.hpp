@@ -17,6 +17,7 @@ struct CheckpointState {
   int64_t skipped_steps = 0;   ///< steps without an update because of a non-finite loss or gradient
   int64_t world_size = 1;
   int64_t groups = 1;        ///< groups of ranks with optimiser state of their own (dist.outer)
+  int64_t samples = 0;       ///< of the data; others are seen in another order. 0: unknown, an older version wrote it
   std::string isa, kernels;  ///< instruction set and kernels of the run; with others the bits may differ
   std::string version;
   std::string config_yaml;  ///< the effective config

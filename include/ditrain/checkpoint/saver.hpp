@@ -40,6 +40,7 @@ struct SaveOutcome {
   int64_t step = 0;
   std::string folder;   ///< path of the checkpoint, on rank 0
   std::string problem;  ///< "": it is complete. Earlier checkpoints are intact in any case
+  double seconds = 0;   ///< on rank 0: that the disk was busy, without the steps that came before the end was noticed
 };
 
 class CheckpointSaver {

@@ -53,7 +53,7 @@ struct Arrivals {
 /// The counters behind Arrivals; any thread may read them.
 struct Counts {
   std::atomic<uint64_t> control{0}, gradients{0};
-  std::atomic<int> disk_work{0};
+  std::atomic<int> disk_work{0}, watched_work{0};
   std::atomic<double> disk_work_end_s{-std::numeric_limits<double>::infinity()};
   std::atomic<double> disk_moved_s{0};
 
@@ -127,7 +127,7 @@ class Communicator {
   /// Adds one to the gradient operations that this rank has entered.
   void count_gradients() { ++counts_->gradients; }
   Arrivals arrivals() const { return counts_->now(); }
-  /// Seconds since this rank's DiskWork last made progress, to detect disks that hang; 0: it does none.
+  /// Seconds since this rank's watched DiskWork last made progress, to detect disks that hang; 0: it does none.
   double disk_still_s() const { return counts_->disk_still_s(); }
 
   /// Returns when the request is done. Errors: TimeoutError after the timeout, see give_up()
@@ -164,7 +164,9 @@ class Communicator {
 /// answers. `communicator` must be that of all ranks.
 class DiskWork {
  public:
-  explicit DiskWork(Communicator& communicator);
+  /// kWaits: what may stand still without harm, as a terminal does; disk_still_s() leaves it out.
+  enum class Kind { kWatched, kWaits };
+  explicit DiskWork(Communicator& communicator, Kind kind = Kind::kWatched);
   ~DiskWork();
   DiskWork(const DiskWork&) = delete;
   DiskWork& operator=(const DiskWork&) = delete;
@@ -174,6 +176,7 @@ class DiskWork {
 
  private:
   const std::shared_ptr<Counts> counts_;
+  const Kind kind_;
 };
 
 /// Sets the timeout within a scope: seconds that an operation may keep this rank waiting; 0: no limit.

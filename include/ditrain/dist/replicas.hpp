@@ -18,9 +18,10 @@ struct Replica {
 
 /// Compares the checksums of all ranks that have the same `part` of a model (the whole model, unless ranks share a
 /// replica). These ranks must pass the same names in the same order. Collective over all ranks. The reference is the
-/// value of more than half of those ranks, else that of the first. `when` is for the message: "after step 100".
+/// value of more than half of those ranks, else that of the first. `when` and `hint` are for the message: "after step
+/// 100", what to do.
 /// Errors:   RunError "[replicas] ...", the same on all ranks, with the ranks that differ, their hosts and the names
 void compare_replicas(Communicator& communicator, const std::vector<Replica>& mine, const std::string& when,
-                      int part = 0);
+                      int part = 0, const std::string& hint = "");
 
 }  // namespace ditrain::dist

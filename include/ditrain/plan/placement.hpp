@@ -1,6 +1,7 @@
 // Where a rank computes: its threads, their cores, and notes for users on what to change.
 #pragma once
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -86,6 +87,7 @@ struct RankPlace {
   std::map<int, platform::NodeFreeMemory> free_memory = {};  ///< see Placement
   int rank = 0;                                              ///< among the ranks that share the optimiser state
   automem::Copying copying = {};                             ///< between tiers in memory
+  std::optional<size_t> usable_bytes = {};                   ///< of this rank; unset: its share of plan::usable_bytes()
 };
 RankPlace place_of(const Placement& placement, int ranks_on_node);
 

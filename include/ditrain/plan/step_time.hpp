@@ -91,6 +91,15 @@ StepTime predict_step(const RunPlan& plan, const MachineRates& rates, const Load
 std::string describe_time(const RunPlan& plan, const MachineRates& rates, const MachineRates* bf16,
                           const std::string& run_folder, const Loading& loading = {});
 
+/// Forward passes of single samples that one evaluation takes.
+struct EvaluationPasses {
+  double samples = 0, validation = 0, distance = 0;
+};
+EvaluationPasses evaluation_passes(const config::Config& config);
+
+/// Seconds of a rank for one of them, a third of the step's compute per sample.
+double forward_s(const RunPlan& plan, double step_s);
+
 /// Seconds that a run needs in addition to its steps: sample grids, validation and Frechet distances. (Checkpoints are
 /// written during training.) A forward pass is taken as a third of a step's compute.
 double predict_evaluation(const RunPlan& plan, const StepTime& step);

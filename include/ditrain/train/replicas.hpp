@@ -16,7 +16,7 @@ std::vector<dist::Replica> replicas_of(const config::Config& config, const autog
                                        ops::Context& ctx);
 
 /// Compares the replicas of all ranks. If ranks share a replica (dp_tp), those with the same `part` of it are compared.
-/// Collective over all ranks; does nothing on one.
+/// Collective over all ranks; does nothing on one. Step -1: the run starts from files that each rank has read.
 /// Errors:   RunError "[replicas] after step N ..." on all ranks, as dist::compare_replicas
 void verify_replicas(const config::Config& config, const autograd::ParameterStore& parameters, int64_t step, int part,
                      dist::Communicator& comm, ops::Context& ctx);

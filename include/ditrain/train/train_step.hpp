@@ -28,6 +28,12 @@ struct StepResult {
   PhaseLog log;
 };
 
+/// Drops parts of a training sample's condition, so that samples may be drawn without them.
+/// Math:     the label for a share class_dropout of the samples; all numbers for a share metadata_drop of those that
+///           keep their label, and for half of the others (guidance asks the model without both, a sample of a scene
+///           without its label alone); else each number for a share metadata_drop
+void drop_condition(const nn::ModelConfig& model, const RandomKey& key, Condition& condition);
+
 class TrainStep {
  public:
   /// Collective: declares and allocates the tape, and splits the work of ctx as the plan says. The model's store is
