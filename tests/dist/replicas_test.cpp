@@ -18,7 +18,8 @@ std::vector<std::string> messages(const std::vector<std::pair<uint64_t, uint64_t
   run_ranks(world, [&](ThreadCommunicator& comm) {
     const auto& [weights, moments] = of_ranks[size_t(comm.rank())];
     try {
-      compare_replicas(comm, {{"weights", weights}, {"moments", moments}}, "after step 7", comm.rank() % parts, "what to do");
+      compare_replicas(comm, {{"weights", weights}, {"moments", moments}}, "after step 7", comm.rank() % parts,
+                       "what to do");
     } catch (const RunError& e) {
       texts[size_t(comm.rank())] = e.what();
     }
