@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <regex>
 
@@ -81,6 +82,13 @@ void check_widths(const Config& config) {
       refuse(fmt::format("the range of band {} has no width: scaling would divide by zero", config.bands[b]),
              fmt::format("{} to {}", config.scale_low[b], config.scale_high[b]), "low below high",
              "another data.scaling, such as [0, 10000], or data.bands without it");
+  for (size_t b = 0; b < n; ++b) {
+    const double width = config.scale_high[b] - config.scale_low[b];
+    if (!std::isfinite(width) || 2 / width > double(std::numeric_limits<float>::max()))
+      refuse(fmt::format("the range of band {} is wider or narrower than numbers can be scaled by", config.bands[b]),
+             fmt::format("{} to {}", config.scale_low[b], config.scale_high[b]), "",
+             "another data.scaling, such as [0, 10000]");
+  }
 }
 
 // "" if it does not exist; the code that opens the data reports that.

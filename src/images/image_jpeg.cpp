@@ -10,6 +10,9 @@
 #include <csetjmp>
 #include <cstddef>  // jpeglib.h uses size_t and FILE without including them
 #include <cstdio>
+// clang-format off: its numbers depend on what jpeglib.h says
+#include <jerror.h>
+// clang-format on
 
 #include "ditrain/base/error.hpp"
 
@@ -22,6 +25,7 @@ struct ErrorManager {
   jpeg_error_mgr base;
   std::jmp_buf leave;
   char message[JMSG_LENGTH_MAX];
+  bool data_ended;  // zeros stand for what was missing in a scan
 };
 
 void leave_with_error(j_common_ptr jpeg) {
@@ -31,7 +35,9 @@ void leave_with_error(j_common_ptr jpeg) {
 }
 
 // Warnings are of data that can be decoded in some way, as Pillow does too, but for the end of the data.
-void on_message(j_common_ptr, int) {}
+void on_message(j_common_ptr jpeg, int) {
+  if (jpeg->err->msg_code == JWRN_HIT_MARKER) reinterpret_cast<ErrorManager*>(jpeg->err)->data_ended = true;
+}
 
 // Called only when all bytes are used up.
 boolean end_of_data(j_decompress_ptr jpeg) {
@@ -105,6 +111,11 @@ class Decoder {
   int64_t width() const { return jpeg_.image_width; }
   int64_t height() const { return jpeg_.image_height; }
   bool is_cmyk() const { return jpeg_.jpeg_color_space == JCS_CMYK || jpeg_.jpeg_color_space == JCS_YCCK; }
+  /// Whether a file that ends with its data has all of it: of several scans any could be missing.
+  bool is_whole() const {
+    return !errors_.data_ended && jpeg_.progressive_mode == 0 && jpeg_.arith_code == 0 &&
+           jpeg_.comps_in_scan == jpeg_.num_components;
+  }
   const char* message() const { return errors_.message; }
 
  private:
@@ -115,24 +126,27 @@ class Decoder {
 
 }  // namespace
 
-ImageU8 decode_jpeg(const std::string& path, std::string_view file, int num_scans) {
-  Decoder decoder(file);
-  const auto corrupt = [&] {
-    throw InputError({.where = path, .what = "the image is corrupt or truncated", .got = decoder.message()});
+ImageU8 decode_jpeg(const std::string& path, std::string_view file, const JpegMarkers& markers) {
+  std::string ended;  // with the marker that is missing
+  if (!markers.has_end) ended = std::string(file) + "\xff\xd9";
+  Decoder decoder(markers.has_end ? file : std::string_view(ended));
+  const auto corrupt = [&](const char* why) {
+    throw InputError({.where = path, .what = "the image is corrupt or truncated", .got = why});
   };
-  if (!decoder.read_header()) corrupt();
+  if (!decoder.read_header()) corrupt(decoder.message());
   check_image_size(path, decoder.width(), decoder.height());
   // Every scan is a pass over the image, and a file may hold one in a few bytes.
-  if (num_scans > kMaxPixelPasses / (decoder.width() * decoder.height())) {
+  if (markers.num_scans > kMaxPixelPasses / (decoder.width() * decoder.height())) {
     throw InputError({.where = path,
                       .what = "the JPEG has too many scans for its size",
-                      .got = fmt::format("{} of {} x {} pixels", num_scans, decoder.width(), decoder.height()),
+                      .got = fmt::format("{} of {} x {} pixels", markers.num_scans, decoder.width(), decoder.height()),
                       .expected = fmt::format("at most {} pixels in all scans", kMaxPixelPasses)});
   }
   ImageU8 image{decoder.width(), decoder.height(), 3, {}};
   const int64_t pixels = image.width * image.height;
   std::vector<uint8_t> decoded(static_cast<size_t>(pixels * (decoder.is_cmyk() ? 4 : 3)));
-  if (!decoder.decode(decoded.data())) corrupt();
+  if (!decoder.decode(decoded.data())) corrupt(decoder.message());
+  if (!markers.has_end && !decoder.is_whole()) corrupt("a JPEG without its end");
   if (!decoder.is_cmyk()) {
     image.pixels = std::move(decoded);
     return image;

@@ -132,25 +132,27 @@ void check_jpeg_tables(const std::string& path, std::string_view tables) {
 
 // Follows the markers, between segments and inside entropy-coded data, up to the end of the image: what is missing or
 // cannot be is found before the decoder makes grey pixels of it.
-// Returns the number of scans.
-int check_jpeg(const std::string& path, std::string_view file) {
+JpegMarkers check_jpeg(const std::string& path, std::string_view file) {
   constexpr int kMaxScans = 256;  // real progressive files have about ten; each costs a pass over the image
-  int scans = 0;
+  JpegMarkers found;
   for (size_t at = 0; at < file.size();) {
     if (file[at++] != '\xff') continue;
     while (at < file.size() && file[at] == '\xff') ++at;
     if (at == file.size()) break;
     const auto marker = static_cast<uint8_t>(file[at++]);
-    if (marker == 0xD9) return scans;
-    // No length follows a stuffed 0xff, a restart and the start of the image.
-    if (marker == 0 || (marker >= 0xD0 && marker <= 0xD8)) continue;
+    if (marker == 0xD9) {
+      found.has_end = true;
+      return found;
+    }
+    // No length follows a stuffed 0xff, TEM, a restart and the start of the image.
+    if (marker <= 1 || (marker >= 0xD0 && marker <= 0xD8)) continue;
     const size_t length = file.size() - at < 2 ? 0 : as_bytes(file)[at] << 8 | as_bytes(file)[at + 1];
     if (length < 2 || length > file.size() - at) fail_corrupt(path, fmt::format("a bad JPEG segment at byte {}", at));
     if (marker == 0xC4) check_jpeg_tables(path, file.substr(at + 2, length - 2));
-    if (marker == 0xDA && ++scans > kMaxScans) fail_corrupt(path, "a JPEG of too many scans");
+    if (marker == 0xDA && ++found.num_scans > kMaxScans) fail_corrupt(path, "a JPEG of too many scans");
     at += length;
   }
-  fail_corrupt(path, "a JPEG without its end");
+  return found;
 }
 
 // The decoder reads zeros behind the end of the file: without this half a BMP would have black rows.
@@ -210,10 +212,7 @@ ImageU8 read_image(const std::string& path) {
 }
 
 ImageU8 decode_image(const std::string& path, std::string_view file) {
-  if (file.starts_with("\xff\xd8")) {
-    const int scans = check_jpeg(path, file);
-    return decode_jpeg(path, file, scans);
-  }
+  if (file.starts_with("\xff\xd8")) return decode_jpeg(path, file, check_jpeg(path, file));
   const DecoderMemory memory;
   ImageU8 image = read_dimensions(path, file);
   if (file.starts_with("\x89PNG")) check_png(path, file);

@@ -1,5 +1,8 @@
 #include "jp2_check.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <fstream>
@@ -10,7 +13,8 @@ namespace ditrain::images {
 namespace {
 
 constexpr uint64_t kSignatureBox = 0x6a502020, kCodestreamBox = 0x6a703263;
-constexpr uint64_t kStart = 0xff4f, kStartOfTile = 0xff90, kEnd = 0xffd9;
+constexpr uint64_t kStart = 0xff4f, kSizes = 0xff51, kStartOfTile = 0xff90, kEnd = 0xffd9;
+constexpr uint64_t kMaxTileBytes = uint64_t{1} << 30;  // a decoder sets up a tile as a whole
 
 class Checker {
  public:
@@ -54,11 +58,25 @@ class Checker {
     return value;
   }
 
+  // SIZ at `at`: x and y of the image's end and begin, of a tile's size and begin, then the components.
+  void check_tile(uint64_t at) {
+    const uint64_t width = number(at + 6, 4) - std::min(number(at + 6, 4), number(at + 14, 4));
+    const uint64_t height = number(at + 10, 4) - std::min(number(at + 10, 4), number(at + 18, 4));
+    const uint64_t tile_width = std::min(number(at + 22, 4), width), tile_height = std::min(number(at + 26, 4), height);
+    const uint64_t components = number(at + 38, 2), bytes = ((number(at + 40, 1) & 0x7f) + 8) / 8;
+    if (tile_height == 0 || components == 0 || tile_width <= kMaxTileBytes / tile_height / components / bytes) return;
+    throw InputError({.where = path_,
+                      .what = "a tile of this raster is too large to be decoded as a whole",
+                      .got = fmt::format("{} x {} pixels of {} components", tile_width, tile_height, components),
+                      .expected = fmt::format("at most {} bytes", kMaxTileBytes)});
+  }
+
   void check_codestream(uint64_t begin, uint64_t end) {
     if (end - begin < 4 || number(begin, 2) != kStart) broken(begin, "the codestream");
     uint64_t at = begin + 2;
     for (uint64_t marker; (marker = number(at, 2)) != kEnd;) {
       if (end - at < 4 || marker < 0xff00) broken(at, "a marker");
+      if (marker == kSizes) check_tile(at);
       uint64_t length = number(at + 2, 2) + 2;
       if (marker == kStartOfTile) {
         if (end - at < 12) broken(at, "a tile part");

@@ -9,13 +9,17 @@
 #include <fmt/format.h>
 #include <gdal.h>
 #include <ogr_srs_api.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <list>
+#include <map>
 #include <mutex>
 
 #include "ditrain/base/error.hpp"
@@ -27,13 +31,17 @@ namespace {
 
 // No scene is larger. Sides are those of 300 km at 0.3 m; a block is decoded as a whole.
 constexpr int64_t kMaxSide = int64_t{1} << 20, kMaxPixels = int64_t{1} << 36, kMaxBlockBytes = int64_t{256} << 20;
+constexpr int64_t kMaxNumbers = int64_t{1} << 40;  // of all bands: a VRT states any size in a few bytes
 constexpr int64_t kMaxBands = 4096, kMaxReadBytes = int64_t{4} << 30;
 constexpr GIntBig kCacheBytes = GIntBig{128} << 20;  // of decoded blocks, all threads together
 
 constexpr const char* kDrivers[] = {"GTiff", "JP2OpenJPEG", "JP2KAK", "JP2ECW", "VRT", nullptr};
 
-constexpr int kMaxVrtDepth = 8;                       // VRTs within VRTs
-constexpr int64_t kMaxVrtSources = int64_t{1} << 16;  // of one raster, all depths together
+constexpr int kMaxVrtDepth = 8;                     // VRTs within VRTs
+constexpr size_t kMaxVrtSources = size_t{1} << 16;  // files of one raster, all depths together
+constexpr int64_t kMaxVrtReads = int64_t{1} << 20;  // times that its bands, and those of VRTs in it, name a file
+constexpr vsi_l_offset kMaxVrtBytes = vsi_l_offset{256} << 20;
+constexpr size_t kMaxPrefixedName = 512;  // of a source in an archive
 
 // Kinds of paths of GDAL that stay on this machine.
 constexpr const char* kLocalPaths[] = {"/vsimem/", "/vsizip/", "/vsigzip/", "/vsitar/", "/vsisubfile/", "/vsisparse/"};
@@ -144,7 +152,11 @@ PixelType type_of(GDALDatasetH dataset, const std::string& path) {
          "u8, u16, i16, f32 (or, only to be inspected, i8, u32, i32, f64)", "gdal_translate -ot Float32");
 }
 
-RasterBand describe_band(GDALRasterBandH band) {
+// Programs that write four bands of bytes give the last one the role of alpha unless they are told; one that gives it a
+// name of its own means data.
+bool is_name_of_alpha(const std::string& name) { return name.empty() || EQUAL(name.c_str(), "alpha"); }
+
+RasterBand describe_band(GDALRasterBandH band, const std::string& path) {
   RasterBand b;
   b.name = GDALGetDescription(band);
   int has = 0;
@@ -155,7 +167,10 @@ RasterBand describe_band(GDALRasterBandH band) {
   if (has == 0) b.scale = 1;
   b.offset = GDALGetRasterOffset(band, &has);
   if (has == 0) b.offset = 0;
-  b.is_alpha = GDALGetRasterColorInterpretation(band) == GCI_AlphaBand;
+  if (!std::isfinite(b.scale) || !std::isfinite(b.offset))
+    refuse(path, fmt::format("the scale or offset of band {} is not a number", GDALGetBandNumber(band)),
+           fmt::format("{} and {}", b.scale, b.offset), "", "gdal_edit.py -scale 1 -offset 0");
+  b.is_alpha = GDALGetRasterColorInterpretation(band) == GCI_AlphaBand && is_name_of_alpha(b.name);
   return b;
 }
 
@@ -186,9 +201,10 @@ std::vector<std::string> files_of(GDALDatasetH dataset) {
   return files;
 }
 
-bool is_masked(GDALDatasetH dataset) {
+// GMF_ALPHA: of a band of the raster; GMF_PER_DATASET alone: of its own; 0: none.
+int mask_of(GDALDatasetH dataset) {
   const int flags = GDALGetMaskFlags(GDALGetRasterBand(dataset, 1));
-  return (flags & (GMF_PER_DATASET | GMF_ALPHA)) != 0 && (flags & GMF_ALL_VALID) == 0;
+  return (flags & GMF_ALL_VALID) != 0 ? 0 : flags & (GMF_PER_DATASET | GMF_ALPHA);
 }
 
 // `path` names the raster, or a source of it.
@@ -198,46 +214,98 @@ void check_sizes(GDALDatasetH dataset, const std::string& path) {
     refuse(path, "no scene has this size", fmt::format("{} x {} pixels", width, height),
            fmt::format("sides up to {} and up to 2^36 pixels", kMaxSide));
   const int64_t bands = GDALGetRasterCount(dataset);
+  if (width * height * bands > kMaxNumbers)
+    refuse(path, "no scene has so many numbers", fmt::format("{} bands of {} x {} pixels", bands, width, height),
+           "up to 2^40 numbers");
   if (bands < 1 || bands > kMaxBands)
     refuse(path, "no raster of bands", fmt::format("{} bands", bands), fmt::format("1 to {}", kMaxBands),
            bands == 0 ? "one of the sub-datasets that gdalinfo lists" : "");
   const char* interleave = GDALGetMetadataItem(dataset, "INTERLEAVE", "IMAGE_STRUCTURE");
   const bool by_pixel = interleave != nullptr && std::string_view(interleave) == "PIXEL";
   const char* compression = GDALGetMetadataItem(dataset, "COMPRESSION", "IMAGE_STRUCTURE");
-  for (int b = 1; b <= bands; ++b) {
-    const GDALRasterBandH band = GDALGetRasterBand(dataset, b);
+  const auto check_block = [&](GDALRasterBandH band, int64_t numbers) {
     int x = 0, y = 0;
     GDALGetBlockSize(band, &x, &y);
-    const int64_t number = std::max(1, GDALGetDataTypeSizeBytes(GDALGetRasterDataType(band)));
-    const int64_t pixel = number * (by_pixel ? bands : 1);
+    const int64_t pixel = std::max(1, GDALGetDataTypeSizeBytes(GDALGetRasterDataType(band))) * numbers;
     if (x < 1 || y < 1 || int64_t(x) * y > kMaxBlockBytes / pixel)
       refuse(path, "a block of this raster is too large to be decoded as a whole",
              fmt::format("{} x {} pixels of {} bytes{}", x, y, pixel,
                          compression == nullptr ? "" : std::string(", ") + compression),
              fmt::format("at most {} bytes", kMaxBlockBytes), "gdal_translate -co TILED=YES");
-  }
+  };
+  for (int b = 1; b <= bands; ++b) check_block(GDALGetRasterBand(dataset, b), by_pixel ? bands : 1);
+  if (mask_of(dataset) != 0) check_block(GDALGetMaskBand(GDALGetRasterBand(dataset, 1)), 1);
 }
 
-// All sources that the XML of a VRT names: of bands, masks, overviews and warped rasters.
-void list_sources(const CPLXMLNode* node, const std::filesystem::path& folder, std::vector<std::string>& sources) {
+// Whether a name leads to a pipe or a device, which would be waited for without end, be it as an archive.
+bool is_special(const std::string& name) {
+  const auto special = [](const std::string& path) {
+    std::error_code error;
+    return std::filesystem::is_other(std::filesystem::status(path, error));
+  };
+  if (!name.starts_with("/vsi") && !name.starts_with("GTIFF_DIR:")) return special(name);
+  for (size_t begin = 1; begin < name.size(); ++begin) {
+    if (std::string_view("/,:").find(name[begin - 1]) == std::string_view::npos) continue;
+    for (size_t end = begin + 1; end <= name.size(); ++end)
+      if ((end == name.size() || name[end] == '/') && special(name.substr(begin, end - begin))) return true;
+  }
+  return false;
+}
+
+// `path` names the raster.
+void check_source(const std::string& path, const std::string& source) {
+  refuse_network(path, source);
+  std::error_code error;
+  const bool prefixed = source.starts_with("/vsi") || source.starts_with("GTIFF_DIR:");
+  if (EQUALN(source.c_str(), "vrt://", 6) || source.find("<VRTDataset") != source.npos ||
+      (prefixed && source.size() > kMaxPrefixedName))
+    refuse(path, "a source of this VRT is not the name of a file", source.substr(0, 100));
+  if (is_special(source) || std::filesystem::is_directory(source, error))
+    refuse(path, "a source of this VRT is not a regular file", source);
+}
+
+// All sources that the XML of a VRT names: of bands, masks, overviews and warped rasters. GDAL does not mind the case.
+void list_sources(const CPLXMLNode* node, const std::string& path, const std::filesystem::path& folder,
+                  std::vector<std::string>& sources) {
   for (; node != nullptr; node = node->psNext) {
-    const std::string_view tag = node->eType == CXT_Element ? node->pszValue : "";
-    if (tag == "SourceFilename" || tag == "SourceDataset") {
+    const char* tag = node->eType == CXT_Element ? node->pszValue : "";
+    if (EQUAL(CPLGetXMLValue(node, "subClass", ""), "VRTRawRasterBand"))
+      refuse(path, "this VRT takes the bytes of any file for pixels (VRTRawRasterBand)", "", "bands of raster files",
+             "gdal_translate, where the VRT is trusted");
+    if (EQUAL(tag, "SourceFilename") || EQUAL(tag, "SourceDataset")) {
       const std::string name = CPLGetXMLValue(node, nullptr, "");
       const bool relative = std::atoi(CPLGetXMLValue(node, "relativeToVRT", "0")) != 0;
       sources.push_back(relative ? (folder / name).string() : name);
     }
-    list_sources(node->psChild, folder, sources);
+    list_sources(node->psChild, path, folder, sources);
   }
 }
 
-std::vector<std::string> sources_of(GDALDatasetH dataset, const std::string& path) {
+// Behind all links.
+std::string own_name(const std::string& source) {
+  std::error_code error;
+  const std::string name = std::filesystem::weakly_canonical(source, error).string();
+  return error || source.starts_with("/vsi") ? source : name;
+}
+
+// Nothing for a file that is no VRT. Errors: InputError for sources that must not even be opened
+std::vector<std::string> sources_of(const std::string& path) {
   std::vector<std::string> sources;
-  char** xml = GDALGetMetadata(dataset, "xml:VRT");
-  if (xml == nullptr || *xml == nullptr) return sources;
-  CPLXMLNode* root = CPLParseXMLString(*xml);
-  list_sources(root, std::filesystem::path(path).parent_path(), sources);
-  CPLDestroyXMLNode(root);
+  std::array<char, 1025> begin{};  // GDAL looks at as many bytes
+  VSILFILE* file = VSIFOpenL(path.c_str(), "rb");
+  if (file == nullptr) return sources;
+  VSIFReadL(begin.data(), 1, begin.size() - 1, file);
+  VSIFCloseL(file);
+  if (std::strstr(begin.data(), "<VRTDataset") == nullptr) return sources;
+  GByte* text = nullptr;
+  if (VSIIngestFile(nullptr, path.c_str(), &text, nullptr, GIntBig(kMaxVrtBytes)) == 0)
+    refuse(path, "this VRT cannot be read", last_message(), fmt::format("at most {} bytes", kMaxVrtBytes));
+  const std::unique_ptr<GByte, void (*)(void*)> text_owner(text, VSIFree);
+  const std::unique_ptr<CPLXMLNode, void (*)(CPLXMLNode*)> root(CPLParseXMLString(reinterpret_cast<char*>(text)),
+                                                                CPLDestroyXMLNode);
+  // GDAL follows a link to a VRT before it looks beside it.
+  list_sources(root.get(), path, std::filesystem::path(own_name(path)).parent_path(), sources);
+  for (const std::string& source : sources) check_source(path, source);
   return sources;
 }
 
@@ -245,21 +313,38 @@ struct Closer {
   void operator()(void* dataset) const { GDALClose(dataset); }
 };
 
+// What a file is when a VRT names it: how often files are named in it, and VRTs within each other.
+struct SourceTree {
+  int64_t reads = 0;
+  int depth = 0;
+};
+using SourceTrees = std::map<std::string, SourceTree>;  // by the file's own name: each is opened once
+
 // A VRT has small blocks itself; its sources are what is decoded.
-void check_sources(GDALDatasetH dataset, const std::string& path, int depth, int64_t& count) {
-  for (const std::string& source : sources_of(dataset, path)) {
-    refuse_network(path, source);
-    if (depth == kMaxVrtDepth || ++count > kMaxVrtSources)
+SourceTree check_sources(const std::string& path, int depth, SourceTrees& trees) {
+  SourceTree tree;
+  for (const std::string& source : sources_of(path)) {
+    const auto too_many = [&] {
       refuse(path, "this VRT has too many sources", source,
-             fmt::format("at most {} sources, and {} VRTs within each other", kMaxVrtSources, kMaxVrtDepth));
-    std::error_code error;
-    if (std::filesystem::is_regular_file(source, error)) check_jp2(source);
-    const std::unique_ptr<void, Closer> opened(
-        GDALOpenEx(source.c_str(), GDAL_OF_RASTER | GDAL_OF_READONLY, kDrivers, nullptr, nullptr));
-    if (opened == nullptr) continue;  // an error when it is read
-    check_sizes(opened.get(), source);
-    check_sources(opened.get(), source, depth + 1, count);
+             fmt::format("at most {} files, named {} times, and {} VRTs within each other", kMaxVrtSources,
+                         kMaxVrtReads, kMaxVrtDepth));
+    };
+    if (depth == kMaxVrtDepth) too_many();
+    // Until it is known, a tree is too deep: a VRT in itself.
+    const auto [found, is_new] = trees.try_emplace(own_name(source), SourceTree{0, kMaxVrtDepth});
+    if (is_new) {
+      if (trees.size() > kMaxVrtSources) too_many();
+      std::error_code error;
+      if (std::filesystem::is_regular_file(source, error)) check_jp2(source);
+      found->second = check_sources(source, depth + 1, trees);
+      const std::unique_ptr<void, Closer> opened(
+          GDALOpenEx(source.c_str(), GDAL_OF_RASTER | GDAL_OF_READONLY, kDrivers, nullptr, nullptr));
+      if (opened != nullptr) check_sizes(opened.get(), source);  // else an error when it is read
+    }
+    tree.reads += 1 + found->second.reads, tree.depth = std::max(tree.depth, 1 + found->second.depth);
+    if (tree.reads > kMaxVrtReads || depth + tree.depth > kMaxVrtDepth) too_many();
   }
+  return tree;
 }
 
 GDALDatasetH open_dataset(const std::string& path) {
@@ -268,6 +353,8 @@ GDALDatasetH open_dataset(const std::string& path) {
   if (!path.starts_with("/vsi") && !std::filesystem::is_regular_file(path, error))
     refuse(path, "there is no such file", std::filesystem::is_directory(path, error) ? "a folder" : "no file");
   check_jp2(path);
+  SourceTrees trees;
+  check_sources(path, 0, trees);
   CPLErrorReset();
   const GDALDatasetH dataset = GDALOpenEx(path.c_str(), GDAL_OF_RASTER | GDAL_OF_READONLY, kDrivers, nullptr, nullptr);
   if (dataset == nullptr)
@@ -308,12 +395,14 @@ Raster::Raster(const std::string& path) : open_(std::make_unique<Open>(path)) {
   info.block_width = width, info.block_height = height;
   info.files = files_of(dataset);
   for (const std::string& file : info.files) refuse_network(path, file);
-  int64_t sources = 0;
-  check_sources(dataset, path, 0, sources);
   for (int b = 1; b <= GDALGetRasterCount(dataset); ++b)
-    info.bands.push_back(describe_band(GDALGetRasterBand(dataset, b)));
+    info.bands.push_back(describe_band(GDALGetRasterBand(dataset, b), path));
   info.is_palette = GDALGetRasterColorInterpretation(GDALGetRasterBand(dataset, 1)) == GCI_PaletteIndex;
-  info.has_mask = is_masked(dataset);
+  const bool alpha_is_data =
+      std::none_of(info.bands.begin(), info.bands.end(), [](const RasterBand& b) { return b.is_alpha; });
+  const int mask = mask_of(dataset);
+  info.mask_is_alpha = (mask & GMF_ALPHA) != 0 && !alpha_is_data;
+  info.has_mask = info.mask_is_alpha || mask == GMF_PER_DATASET;
   describe_place(dataset, info);
   for (const char* domain : {"", "IMAGERY"})
     for (char** item = GDALGetMetadata(dataset, domain); item != nullptr && *item != nullptr; ++item) {
@@ -450,6 +539,10 @@ void write_geotiff(const std::string& path, const RasterToWrite& raster) {
   GDALClose(file.dataset);  // writes what is left
   file.dataset = nullptr;
   if (CPLGetLastErrorType() >= CE_Failure) failed(last_message());
+  const int fd = files::open_to_read(pending.temporary());
+  const int error = ::fsync(fd) == 0 ? 0 : errno;
+  ::close(fd);
+  if (error != 0) failed(std::strerror(error));
   pending.commit();
 }
 

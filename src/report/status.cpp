@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -19,8 +20,10 @@ namespace {
 
 constexpr double kOld_s = 60;  // of a heartbeat; a run writes one every few seconds, but not within a step
 
+constexpr double kLast_s = 253402300799;  // of the year 9999: a damaged file may tell any time
+
 std::string utc_text(double unix_s) {
-  const auto seconds = std::time_t(unix_s);
+  const auto seconds = std::time_t(std::clamp(std::isnan(unix_s) ? 0 : unix_s, 0.0, kLast_s));
   std::tm parts{};
   std::array<char, 32> text{};
   std::strftime(text.data(), text.size(), "%FT%TZ", ::gmtime_r(&seconds, &parts));

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/files/checksum.hpp"
@@ -141,6 +142,12 @@ Metadata metadata_of(const Scene& scene) {
   return dataset::metadata_of(bands);
 }
 
+// Metadata of shards come from files. Throws for what is not an integer from 0 on.
+int64_t count_of(const json& number) {
+  if (!number.is_number_integer() || number.get<int64_t>() < 0) throw std::out_of_range("no count");
+  return number.get<int64_t>();
+}
+
 // The next tile to be looked at.
 struct Position {
   int64_t piece = 0, tile = 0;
@@ -221,8 +228,9 @@ class ShardWriter {
       dataset::expect_made_so(file_path, metadata, made_, "these tiles were", "scenes");
       try {
         const json place = json::parse(metadata.at("next"));
-        next_ = {place.at(0), place.at(1)};
-        result_.dropped += json::parse(metadata.at("dropped")).get<int64_t>();
+        next_ = {count_of(place.at(0)), count_of(place.at(1))};
+        if (next_.piece > num_pieces_) throw std::out_of_range("next");
+        result_.dropped += count_of(json::parse(metadata.at("dropped")));
       } catch (const std::exception&) {
         throw InputError(
             {.where = file_path, .what = "the shard does not say where the next one begins", .hint = "another folder"});

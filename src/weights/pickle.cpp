@@ -160,6 +160,8 @@ class Machine {
   void remember(uint64_t key) {
     if (stack_.size() <= floor()) fail("the pickle takes a value from an empty stack");
     memo_[key] = stack_.back();
+    if (memo_.size() > kMaxPickleValues)
+      fail(fmt::format("the pickle's memo has more than {} entries", kMaxPickleValues));
   }
   void recall(uint64_t key) {
     const auto found = memo_.find(key);
@@ -172,10 +174,13 @@ class Machine {
   // ---- containers
 
   // Copies of items are counted: an opcode of a few bytes may ask for a copy of a container of any size.
-  void add_items(std::vector<uint32_t>& to, const std::vector<uint32_t>& items) {
-    num_items_ += items.size();
+  void count_items(size_t n) {
+    num_items_ += n;
     if (num_items_ > kMaxPickleItems)
       fail(fmt::format("the pickle's containers have more than {} items", kMaxPickleItems));
+  }
+  void add_items(std::vector<uint32_t>& to, const std::vector<uint32_t>& items) {
+    count_items(items.size());
     to.insert(to.end(), items.begin(), items.end());
   }
   void append(const std::vector<uint32_t>& items) {
@@ -216,6 +221,7 @@ class Machine {
 
   std::vector<int64_t> integers(const PickleValue& tuple) {
     if (tuple.items.size() > kMaxDimensions) fail("the pickle describes a tensor of too many dimensions");
+    count_items(tuple.items.size());
     std::vector<int64_t> numbers;
     for (size_t i = 0; i < tuple.items.size(); ++i)
       numbers.push_back(item(tuple, i, Kind::kInt, "whole numbers for its shape").number);

@@ -4,7 +4,7 @@
 //
 // Values live in one flat table and refer to each other by number, so that sharing, cycles and deep nesting cost
 // nothing. Texts point into the pickle, which has to outlive the values. Every value and every memo entry costs at
-// least one byte of the pickle, and there is a cap on values: memory stays in proportion to the file.
+// least one byte of the pickle, and there are caps on both: memory stays in proportion to the file.
 #pragma once
 #include <cstdint>
 #include <string>

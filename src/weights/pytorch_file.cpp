@@ -123,21 +123,24 @@ struct Reach {
   uint64_t elements = 1, end = 0;
 };
 Reach reach_of(const std::string& where, const std::string& name, const PickledTensor& t) {
-  const std::string text = fmt::format("shape [{}], strides [{}], offset {}", fmt::join(t.shape, ", "),
-                                       fmt::join(t.strides, ", "), t.offset);
-  if (t.shape.size() != t.strides.size()) refuse_tensor(where, name, "has more sizes than strides, or fewer", text);
+  const auto fail = [&](const char* what) {
+    refuse_tensor(where, name, what,
+                  fmt::format("shape [{}], strides [{}], offset {}", fmt::join(t.shape, ", "),
+                              fmt::join(t.strides, ", "), t.offset));
+  };
+  if (t.shape.size() != t.strides.size()) fail("has more sizes than strides, or fewer");
   Reach reach;
   int64_t last = t.offset;
   bool overflow = t.offset < 0;
   for (size_t d = 0; d < t.shape.size(); ++d) {
-    if (t.shape[d] < 0 || t.strides[d] < 0) refuse_tensor(where, name, "has a negative size or stride", text);
+    if (t.shape[d] < 0 || t.strides[d] < 0) fail("has a negative size or stride");
     int64_t step = 0;
     overflow |= __builtin_mul_overflow(reach.elements, static_cast<uint64_t>(t.shape[d]), &reach.elements);
     overflow |= __builtin_mul_overflow(std::max<int64_t>(t.shape[d] - 1, 0), t.strides[d], &step);
     overflow |= __builtin_add_overflow(last, step, &last);
   }
   overflow |= reach.elements > INT64_MAX / 8;
-  if (overflow) refuse_tensor(where, name, "has a size or offset beyond 64 bits, or a negative offset", text);
+  if (overflow) fail("has a size or offset beyond 64 bits, or a negative offset");
   reach.end = reach.elements == 0 ? static_cast<uint64_t>(t.offset) : static_cast<uint64_t>(last) + 1;
   return reach;
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "byte_reader.hpp"
 #include "ditrain/weights/zip_file.hpp"
@@ -17,6 +18,7 @@ using Kind = PickleValue::Kind;
 
 // PyTorch stores and never compresses; a file that another program packed again may not unpack without end.
 constexpr uint64_t kMaxUnpackedStorage = uint64_t{256} << 20;
+constexpr uint64_t kMaxUnpackings = 16;  // of the bytes of all storages that were unpacked
 
 class ZipStorages final : public PytorchStorages {
  public:
@@ -40,7 +42,7 @@ class ZipStorages final : public PytorchStorages {
     const ZipFile::Entry& entry = entry_of(storage);
     if (&entry == current_) return current_bytes_;
     unpacked_.clear();
-    if (entry.deflated) unpacked_ = zip_.read(entry, kMaxUnpackedStorage);
+    if (entry.deflated) unpacked_ = unpack(entry);
     current_bytes_ = entry.deflated ? unpacked_ : zip_.view(entry);
     current_ = &entry;
     return current_bytes_;
@@ -49,6 +51,17 @@ class ZipStorages final : public PytorchStorages {
  private:
   [[noreturn]] void fail(const std::string& what, const std::string& got = "", const std::string& hint = "") const {
     throw InputError({.where = zip_.where(), .what = what, .got = got, .hint = hint});
+  }
+
+  // Tensors that take turns with two storages would have each unpacked again and again.
+  std::string unpack(const ZipFile::Entry& entry) {
+    if (seen_.insert(&entry).second) seen_bytes_ += entry.bytes;
+    unpacked_bytes_ += entry.bytes;
+    if (unpacked_bytes_ > kMaxUnpackings * seen_bytes_ + kMaxUnpackedStorage)
+      fail("the tensors take turns with packed storages, too many times over",
+           fmt::format("{} bytes to unpack of storages of {} bytes", unpacked_bytes_, seen_bytes_),
+           "the file as torch.save writes it, which packs nothing");
+    return zip_.read(entry, kMaxUnpackedStorage);
   }
 
   // "archive/" of archive/data.pkl, archive/data/0, ...
@@ -87,6 +100,8 @@ class ZipStorages final : public PytorchStorages {
   PickleDocument document_;
   bool big_endian_ = false;
   const ZipFile::Entry* current_ = nullptr;
+  std::unordered_set<const ZipFile::Entry*> seen_;
+  uint64_t seen_bytes_ = 0, unpacked_bytes_ = 0;
   std::string unpacked_;
   std::string_view current_bytes_;
 };

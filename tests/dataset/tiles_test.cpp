@@ -191,6 +191,11 @@ TEST_CASE("tiles: a range without width, unknown and doubled bands and other siz
   config.number_type = images::PixelType::kU8;
   refused([&] { settle_tiles(config); }, "data.number_type: auto");
   config = tiles_config(scratch / "set");
+  for (const auto& [low, high] : {std::pair{-1e308, 1e308}, {0.0, 1e-320}}) {
+    Config extreme = config;
+    extreme.bands = {"B2"}, extreme.scale_low = {low}, extreme.scale_high = {high};
+    refused([&] { settle_tiles(extreme); }, "the range of band B2 is wider or narrower");
+  }
   config.scale_low = {1}, config.scale_high = {2};
   refused([&] { settle_tiles(config); }, "one per band");
 }

@@ -178,13 +178,40 @@ TEST_CASE("a JPEG with impossible Huffman tables, or none, is refused or decoded
   CHECK_THROWS_WITH(read_bytes(passes + "\xff\xd9"), Contains("the JPEG has too many scans for its size"));
 }
 
+TEST_CASE("markers without a length hide no scans of a JPEG") {
+  const std::string whole = from_hex(pillow_fixture::kJpegFlat);
+  const size_t at = whole.find("\xff\xda");
+  std::string scans = whole.substr(0, whole.size() - 2);
+  const std::string scan = whole.substr(at, whole.size() - 2 - at);
+  // TEM, and what would be its length if it had one: as long as all that follows.
+  std::string hidden;
+  for (int i = 0; i < 257; ++i) hidden += scan;
+  const size_t length = std::min<size_t>(0xffff, hidden.size() + 2);
+  scans += std::string("\xff\x01", 2) + char(length >> 8) + char(length & 0xff) + hidden;
+  CHECK_THROWS_WITH(read_bytes(scans + "\xff\xd9"), Contains("too many scans"));
+}
+
+TEST_CASE("a JPEG without its last marker is read if all of its data is there") {
+  for (const char* file : {pillow_fixture::kJpegFlat, pillow_fixture::kJpegGrey}) {
+    const std::string whole = from_hex(file);
+    const std::vector<uint8_t> pixels = read_bytes(whole).pixels;
+    CHECK(read_bytes(whole.substr(0, whole.size() - 1)).pixels == pixels);
+    CHECK(read_bytes(whole.substr(0, whole.size() - 2)).pixels == pixels);
+    CHECK_THROWS_WITH(read_bytes(whole.substr(0, whole.size() - 3)), Contains("a JPEG without its end"));
+  }
+  const std::string passes = from_hex(pillow_fixture::kJpegProgressive);
+  CHECK_THROWS_WITH(read_bytes(passes.substr(0, passes.size() - 2)), Contains("a JPEG without its end"));
+}
+
 TEST_CASE("images cut anywhere are refused") {
   using namespace pillow_fixture;
   TemporaryFolder folder;
   const std::string path = folder / "cut";
   for (const char* file : {kJpegFlat, kJpegProgressive, kJpegGrey, kPngRgba, kPngGrey16, kPngPalette, kBmp}) {
     const std::string whole = from_hex(file);
-    for (size_t bytes = 0; bytes < whole.size(); ++bytes) {
+    // A JPEG of one scan that lacks only its last marker has all pixels.
+    const bool one_scan = file == kJpegFlat || file == kJpegGrey;
+    for (size_t bytes = 0; bytes < whole.size() - (one_scan ? 2 : 0); ++bytes) {
       CAPTURE(whole.size(), bytes);
       put_file(path, whole.substr(0, bytes));
       CHECK_THROWS_AS(read_image(path), InputError);

@@ -3,8 +3,10 @@
 #include <arpa/inet.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdlib>
@@ -59,6 +61,46 @@ std::string tiff_of_one_tile(uint32_t side) {
                                                 {277, 1},    {322, side}, {323, side}, {324, 8}, {325, 100}};
   for (const auto& [tag, value] : tags) put(tag, 2), put(4, 2), put(1, 4), put(value, 4);
   put(0, 4);
+  return file;
+}
+
+// A raster whose own mask is one tile of that side.
+std::string tiff_of_one_mask_tile(uint32_t side) {
+  std::string file("II\x2a\0\x08\0\0\0", 8);
+  const auto put = [&](uint32_t v, int bytes) {
+    for (int i = 0; i < bytes; ++i) file.push_back(char(v >> (8 * i) & 0xff));
+  };
+  using Tags = std::vector<std::array<uint32_t, 3>>;  // with number and value
+  const auto directory = [&](const Tags& tags, bool last) {
+    put(uint32_t(tags.size()), 2);
+    for (const auto& [tag, count, value] : tags) put(tag, 2), put(4, 2), put(count, 4), put(value, 4);
+    put(last ? 0 : uint32_t(file.size()) + 4, 4);
+  };
+  const uint32_t tile = 4096, tiles = (side / tile) * (side / tile), zeros = 1024;  // tiles that are not there
+  directory({{256, 1, side},
+             {257, 1, side},
+             {258, 1, 8},
+             {259, 1, 8},
+             {262, 1, 1},
+             {277, 1, 1},
+             {322, 1, tile},
+             {323, 1, tile},
+             {324, tiles, zeros},
+             {325, tiles, zeros}},
+            false);
+  directory({{254, 1, 4},
+             {256, 1, side},
+             {257, 1, side},
+             {258, 1, 1},
+             {259, 1, 8},
+             {262, 1, 4},
+             {277, 1, 1},
+             {322, 1, side},
+             {323, 1, side},
+             {324, 1, 0},
+             {325, 1, 0}},
+            true);
+  file.resize(zeros + 4 * tiles);
   return file;
 }
 
@@ -263,6 +305,108 @@ TEST_CASE("rasters: the sources of a VRT have the limits of rasters") {
     put_file(scratch / fmt::format("{}.vrt", i), images::vrt_of(fmt::format("{}.vrt", i - 1), 1, 10, 10));
   CHECK(Raster(scratch / "3.vrt").info().width == 10);
   refused([&] { Raster(scratch / "11.vrt"); }, "too many sources");
+}
+
+TEST_CASE("rasters: a mask has the limits of bands, and all bands together have one") {
+  if (!images::has_gdal()) SKIP("no GDAL");
+  const TemporaryFolder scratch;
+  put_file(scratch / "mask.tif", tiff_of_one_mask_tile(32768));
+  refused([&] { Raster(scratch / "mask.tif"); }, "too large to be decoded");
+  std::string vrt = "<VRTDataset rasterXSize=\"1048576\" rasterYSize=\"65536\">";
+  for (int b = 1; b <= 17; ++b) vrt += fmt::format("<VRTRasterBand dataType=\"Byte\" band=\"{}\"/>", b);
+  put_file(scratch / "many.vrt", vrt + "</VRTDataset>");
+  refused([&] { Raster(scratch / "many.vrt"); }, "no scene has so many numbers");
+}
+
+TEST_CASE("rasters: a VRT of pipes, devices or raw bytes is refused before it is opened") {
+  if (!images::has_gdal()) SKIP("no GDAL");
+  const TemporaryFolder scratch;
+  REQUIRE(::mkfifo((scratch / "pipe").c_str(), 0600) == 0);
+  std::filesystem::create_symlink(scratch / "pipe", scratch / "link.tif");
+  for (const std::string& source :
+       {scratch / "pipe", std::string("/dev/zero"), scratch / "link.tif", scratch.path(),
+        "/vsigzip/" + scratch / "pipe", "/vsisubfile/0_9," + scratch / "pipe", "GTIFF_DIR:1:" + scratch / "pipe"}) {
+    CAPTURE(source);
+    std::string vrt = absolute(images::vrt_of(source, 1, 4, 4));
+    put_file(scratch / "inner.vrt", vrt);
+    put_file(scratch / "outer.vrt", images::vrt_of("inner.vrt", 1, 4, 4));
+    for (const char* name : {"inner.vrt", "outer.vrt"})
+      refused([&] { Raster(scratch / name); }, "inner.vrt] a source of this VRT is not a regular file");
+  }
+  put_file(scratch / "name.vrt", absolute(images::vrt_of("vrt://" + scratch / "pipe", 1, 4, 4)));
+  refused([&] { Raster(scratch / "name.vrt"); }, "not the name of a file");
+  std::string lower = images::vrt_of("pipe", 1, 4, 4);
+  for (size_t at; (at = lower.find("SourceFilename")) != std::string::npos;) lower.replace(at, 6, "source");
+  put_file(scratch / "lower.vrt", lower);
+  refused([&] { Raster(scratch / "lower.vrt"); }, "not a regular file");
+  put_file(scratch / "raw.vrt",
+           "<VRTDataset rasterXSize=\"4\" rasterYSize=\"4\"><VRTRasterBand dataType=\"Byte\" band=\"1\" "
+           "subClass=\"VRTRawRasterBand\"><SourceFilename relativeToVRT=\"0\">/etc/services</SourceFilename>"
+           "<ImageOffset>0</ImageOffset><PixelOffset>1</PixelOffset><LineOffset>4</LineOffset></VRTRasterBand>"
+           "</VRTDataset>");
+  refused([&] { Raster(scratch / "raw.vrt"); }, "VRTRawRasterBand");
+}
+
+TEST_CASE("rasters: a link to a VRT hides nothing of its sources") {
+  if (!images::has_gdal()) SKIP("no GDAL");
+  const TemporaryFolder scratch;
+  std::filesystem::create_directories(scratch / "away");
+  put_file(scratch / "away/bomb.tif", tiff_of_one_tile(32768));
+  put_file(scratch / "away/a.vrt", images::vrt_of("bomb.tif", 1, 10, 10, "", "", "Byte"));
+  std::filesystem::create_symlink("away/a.vrt", scratch / "link.vrt");
+  refused([&] { Raster(scratch / "link.vrt"); }, "too large to be decoded");
+}
+
+TEST_CASE("rasters: a file that a VRT names often is opened once") {
+  if (!images::has_gdal()) SKIP("no GDAL");
+  const TemporaryFolder scratch;
+  images::write_u16(scratch / "a.tif", {"x"}, 4, 4);
+  const auto repeated = [](const std::string& source, int times) {
+    std::string vrt = images::vrt_of(source, 1, 4, 4);
+    const size_t begin = vrt.find("<SimpleSource>"), end = vrt.find("</VRTRasterBand>");
+    const std::string one = vrt.substr(begin, end - begin);
+    for (int i = 1; i < times; ++i) vrt.insert(end, one);
+    return vrt;
+  };
+  put_file(scratch / "four.vrt", repeated("a.tif", 70'000));  // as four bands of 17,500 files
+  CHECK(Raster(scratch / "four.vrt").info().width == 4);
+  put_file(scratch / "inner.vrt", repeated("a.tif", 1100));
+  put_file(scratch / "outer.vrt", repeated("inner.vrt", 1000));
+  refused([&] { Raster(scratch / "outer.vrt"); }, "too many sources");
+  put_file(scratch / "itself.vrt", images::vrt_of("itself.vrt", 1, 4, 4));
+  refused([&] { Raster(scratch / "itself.vrt"); }, "too many sources");
+}
+
+TEST_CASE("rasters: a scale that is no number is refused, a named fourth band is data") {
+  if (!images::has_gdal()) SKIP("no GDAL");
+  const TemporaryFolder scratch;
+  images::write_u16(scratch / "a.tif", {"x"}, 4, 4);
+  for (const char* fact : {"<Scale>nan</Scale>", "<Offset>inf</Offset>"}) {
+    put_file(scratch / "a.vrt", images::vrt_of("a.tif", 1, 4, 4, fact));
+    refused([&] { Raster(scratch / "a.vrt"); }, "the scale or offset of band 1 is not a number");
+  }
+  images::write_u16(scratch / "b.tif", {"", "", "", ""}, 4, 4);
+  const auto with_alpha = [&](const std::string& name) {
+    std::string vrt = images::vrt_of("b.tif", 4, 4, 4);
+    vrt.insert(vrt.rfind("<SimpleSource>"), name + "<ColorInterp>Alpha</ColorInterp>");
+    put_file(scratch / "b.vrt", vrt);
+    return Raster(scratch / "b.vrt").info();
+  };
+  const images::RasterInfo alpha = with_alpha(""), data = with_alpha("<Description>NIR</Description>");
+  CHECK((alpha.bands[3].is_alpha && alpha.has_mask && alpha.mask_is_alpha));
+  CHECK_FALSE((data.bands[3].is_alpha || data.has_mask || data.mask_is_alpha));
+}
+
+TEST_CASE("rasters: a JPEG 2000 file of one tile that is far too large is refused") {
+  if (!images::has_gdal()) SKIP("no GDAL");
+  const TemporaryFolder scratch;
+  std::string file = get_file(std::string(DITRAIN_GOLDEN_DIR) + "/../fuzz/corpus/raster/lossless.jp2");
+  const size_t siz = file.find("\xff\x51"), header = file.find("ihdr");
+  REQUIRE((siz != file.npos && header != file.npos));
+  const std::string side("\0\x04\0\0", 4);  // 262144
+  for (const size_t at : {siz + 6, siz + 10, siz + 22, siz + 26, header + 4, header + 8}) file.replace(at, 4, side);
+  put_file(scratch / "large.jp2", file);
+  refused([&] { Raster(scratch / "large.jp2"); }, "a tile of this raster is too large to be decoded as a whole");
 }
 
 TEST_CASE("rasters: a truncated file is an error, never zeros") {

@@ -1,5 +1,6 @@
 #include "ditrain/report/status.hpp"
 
+#include <fmt/format.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -68,6 +69,19 @@ TEST_CASE("a killed run has stopped without a word, a slow one runs") {
   CHECK(read_status(scratch.path(), now + 5)->state == RunState::kRunning);  // its heartbeat is fresh
   CHECK(read_status(scratch.path(), now + 5000)->state == RunState::kVanished);
   ::close(ready[0]), ::close(ready[1]);
+}
+
+TEST_CASE("a heartbeat that is no time is written as the nearest one there is") {
+  for (const auto& [heartbeat, utc] : {std::pair{1e300, "9999-12-31T23:59:59Z"},
+                                       {1e17, "9999-12-31T23:59:59Z"},
+                                       {-1e300, "1970-01-01T00:00:00Z"},
+                                       {86400.0, "1970-01-02T00:00:00Z"}}) {
+    const TemporaryFolder scratch;
+    write(scratch / "status.json", fmt::format(R"({{"state":"running","heartbeat":{}}})", heartbeat));
+    const auto status = read_status(scratch.path(), 0);
+    REQUIRE(status);
+    CHECK(to_json(*status).find(fmt::format("\"heartbeat_utc\": \"{}\"", utc)) != std::string::npos);
+  }
 }
 
 TEST_CASE("damaged and strange status files count as none") {

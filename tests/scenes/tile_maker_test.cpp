@@ -218,6 +218,33 @@ TEST_CASE("tile maker: the same bytes for any number of threads, and after an en
   refused([&] { make_tiles(job); }, "made in another way: scenes");
 }
 
+TEST_CASE("tile maker: a shard that says wrongly where the next one begins is refused") {
+  if (!images::has_gdal()) SKIP("no GDAL");
+  const ScratchFolder scratch;
+  images::write_u16(scratch.at("in/a.tif"), {"x"}, 8, 8);
+  const TileJob job = job_of({.from = scratch / "in"}, scratch / "out", 4);
+  make_tiles(job);
+  std::filesystem::rename(scratch / "out/tiles_00000.safetensors", scratch / "whole.safetensors");
+  const weights::SafetensorsFile whole(scratch / "whole.safetensors");
+  const auto put = [&](const std::string& key, const std::string& value) {
+    std::vector<weights::TensorToWrite> tensors;
+    for (const weights::TensorView& t : whole.tensors()) tensors.push_back({t.name, t.dtype, t.shape, t.data});
+    auto metadata = whole.metadata();
+    metadata[key] = value;
+    weights::write_safetensors(scratch / "out/tiles_00000.safetensors", tensors, metadata);
+  };
+  for (const char* next :
+       {"[-1,0]", "[2,0]", "[1e300,0]", "[0,-1]", "[0.5,0]", "[18446744073709551615,0]", "[1]", "x"}) {
+    CAPTURE(next);
+    put("next", next);
+    refused([&] { make_tiles(job); }, "does not say where the next one begins");
+  }
+  put("next", "[1,0]"), put("dropped", "-1");
+  refused([&] { make_tiles(job); }, "does not say where the next one begins");
+  put("dropped", "0");
+  CHECK(make_tiles(job).found == 4);
+}
+
 TEST_CASE("tile maker: a process that is just ending is waited for") {
   if (!images::has_gdal()) SKIP("no GDAL");
   const ScratchFolder scratch;

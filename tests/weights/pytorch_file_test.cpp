@@ -197,12 +197,39 @@ TEST_CASE("the pickle's machine refuses what is broken, and what grows without e
   for (int i = 0; i < 200; ++i) copies += "ccollections\nOrderedDict\nh\1\x85R";
   refused(copies + ".", "containers have more than");
 
+  // Memo entries, which are no values.
+  std::string memos = "N";
+  for (uint32_t i = 0; i <= 1u << 20; ++i) memos += "r" + field32(i);
+  refused(memos + ".", "the pickle's memo has more than 1048576 entries");
+  refused("N" + std::string((1 << 20) + 1, '\x94') + ".", "the pickle's memo has more than 1048576 entries");
+
+  // One shape of 64 sizes, copied into tensor after tensor of a few bytes.
+  std::string shapes = "ctorch._utils\n_rebuild_tensor\nq\x01" + tuple_op(std::vector<int32_t>(64, 1)) + "q\x02(" +
+                       string_op("storage") + "ctorch\nFloatStorage\n" + string_op("0") + string_op("cpu") + int_op(6) +
+                       "tQq\x03";
+  for (int i = 0; i < 70'000; ++i) shapes += std::string("h\1(h\3K\0h\2h\2tR0", 14);
+  refused(shapes + ".", "containers have more than");
+
   const std::string tensor = tensor_op({6}, {1}, 0, 6);
   const auto refused_with_tensor = [&](const std::string& pickle, const char* message) {
     check_refused(file_of(pickle, {floats({0, 1, 2, 3, 4, 5})}), message);
   };
   refused_with_tensor("}(" + string_op("1") + tensor + int_op(1) + tensor + "u.", "two tensors have the name '1'");
   refused_with_tensor("}(" + string_op(std::string(5000, 'x')) + tensor + "u.", "a name is longer than 4096 bytes");
+}
+
+TEST_CASE("tensors that take turns with packed storages are refused before they unpack without end") {
+  const int32_t n = 4 << 20;  // 16 MiB each
+  const std::string zeros(size_t{16} << 20, '\0');
+  const auto file = [&](int turns) {
+    std::string pickle = "\x80\x02}(";
+    for (int i = 0; i < turns; ++i) pickle += int_op(i) + tensor_op({1}, {1}, 0, n, std::to_string(i % 2));
+    return file_of(pickle + "u.", {packed("f/data/0", zeros), packed("f/data/1", zeros)});
+  };
+  const std::string few = file(20);
+  const PytorchFile opened("f.pt", few);
+  for (const PytorchTensor& t : opened.tensors()) CHECK(as_floats(opened, t) == std::vector<float>{0});
+  check_refused(file(64), "take turns with packed storages");
 }
 
 TEST_CASE("zips that are something else are told apart") {

@@ -35,7 +35,7 @@ struct RasterBand {
   std::string name;                   ///< its description; "": none
   std::optional<double> nodata = {};  ///< the number that says "missing"; may be NaN
   double scale = 1, offset = 0;       ///< quantity = number * scale + offset
-  bool is_alpha = false;              ///< not data: where it is 0 the others are missing
+  bool is_alpha = false;              ///< not data: where it is 0 the others are missing. Not of a band with a name
 };
 
 struct RasterInfo {
@@ -48,6 +48,7 @@ struct RasterInfo {
   std::optional<GeoTransform> transform;  ///< none: no location, or control points only
   bool has_control_points = false;        ///< and no transform
   bool has_mask = false, is_palette = false;
+  bool mask_is_alpha = false;                    ///< the mask is a band
   std::map<std::string, std::string> tags = {};  ///< of the file, and of its domain IMAGERY; names in upper case
   std::vector<std::string> files;                ///< the file and those that belong to it (masks, sources of a VRT)
   int64_t block_width = 0, block_height = 0;     ///< what is decoded at a time
@@ -69,7 +70,7 @@ struct RasterRead {
 /// An open raster.
 /// Errors:   InputError, where = path: no such file, a format that is not allowed (GeoTIFF, JPEG 2000 and VRT are),
 ///           sides or blocks that no scene has (a decompression bomb), types without a place here (complex, 64-bit
-///           integers), a VRT that reads from a network, no GDAL
+///           integers), a VRT that reads from a network, a pipe or raw bytes, scales that are no numbers, no GDAL
 /// Threads:  one caller at a time; several objects of one file are independent
 class Raster {
  public:
