@@ -3,13 +3,17 @@
 #include <algorithm>
 #include <numeric>
 
+#include "ditrain/base/text.hpp"
+
 namespace ditrain {
 
 std::string Problem::text() const {
-  std::string s = "[" + where + "] " + what;
-  if (!got.empty()) s += "; got " + got;
-  if (!expected.empty()) s += (got.empty() ? "; expected " : ", expected ") + expected;
-  if (!hint.empty()) s += "; try " + hint;
+  // Names of files, and what is in them, could move the cursor or look like lines of ours. Only texts of ours have
+  // lines.
+  std::string s = "[" + without_controls(where) + "] " + printable_lines(what);
+  if (!got.empty()) s += "; got " + without_controls(got);
+  if (!expected.empty()) s += (got.empty() ? "; expected " : ", expected ") + printable_lines(expected);
+  if (!hint.empty()) s += "; try " + printable_lines(hint);
   return s;
 }
 

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/text.hpp"
 
 namespace ditrain::log {
 namespace {
@@ -49,7 +50,8 @@ std::string as_wide_as_terminal(std::string line) {
   return line;
 }
 
-void print(std::FILE* stream, const std::string& prefix, const std::string& line, spdlog::level::level_enum level) {
+void print(std::FILE* stream, const std::string& prefix, const std::string& text, spdlog::level::level_enum level) {
+  const std::string line = printable_lines(text);
   State& s = state();
   std::lock_guard lock(s.mutex);
   const bool is_detail = level == spdlog::level::debug;
@@ -127,7 +129,8 @@ void detail_line(const std::string& line) { print(stdout, "", line, spdlog::leve
 void detail_lines(const std::string& text) { each_line(text, detail_line); }
 void warn_line(const std::string& line) { print(stderr, "warning: ", line, spdlog::level::warn); }
 
-void progress_line(const std::string& line) {
+void progress_line(const std::string& text) {
+  const std::string line = without_controls(text);
   State& s = state();
   // mpirun gives its ranks a terminal of their own whatever its output goes to: plain lines there.
   if (isatty(STDOUT_FILENO) == 0 || s.world_size > 1) return info_line(line);

@@ -1,5 +1,6 @@
 #include "ditrain/base/text.hpp"
 
+#include <algorithm>
 #include <cstdint>
 
 namespace ditrain {
@@ -24,6 +25,23 @@ bool is_utf8(std::string_view text) {
     i += length;
   }
   return true;
+}
+
+std::string without_controls(std::string text) {
+  for (char& c : text)
+    if (static_cast<uint8_t>(c) < 0x20 || c == 0x7f) c = '?';
+  return text;
+}
+
+std::string printable_lines(const std::string& text) {
+  std::string lines;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    if (begin > 0) lines += begin < text.size() && text[begin] != ' ' ? "\n  " : "\n";
+    lines += without_controls(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return lines;
 }
 
 }  // namespace ditrain

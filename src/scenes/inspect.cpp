@@ -61,15 +61,20 @@ std::vector<Sums> sums_of(images::Raster& raster) {
   const images::RasterInfo& info = raster.info();
   const auto n = int64_t(info.bands.size());
   std::vector<Sums> sums(static_cast<size_t>(n));
-  const int64_t row_bytes = info.width * n * images::pixel_bytes(info.type);
-  int64_t rows = std::max<int64_t>(1, kReadBytes / row_bytes);
-  if (info.block_height <= rows) rows = rows / info.block_height * info.block_height;
-  images::RasterRead request{{}, {0, 0, info.width, 0}};
+  // Windows are as wide as the raster, unless a single row of all bands is too much.
+  const auto side = [](int64_t most, int64_t whole, int64_t block) {
+    most = std::clamp<int64_t>(most, 1, whole);
+    return most < whole && block <= most ? most / block * block : most;
+  };
+  const int64_t pixel_bytes = n * images::pixel_bytes(info.type);
+  const int64_t columns = side(kReadBytes / pixel_bytes, info.width, info.block_width);
+  const int64_t rows = side(kReadBytes / (pixel_bytes * columns), info.height, info.block_height);
+  images::RasterRead request;
   for (int64_t b = 0; b < n; ++b) request.bands.push_back(int(b));
   std::vector<double> numbers;
-  for (int64_t y = 0; y < info.height; y += rows) {
-    request.window.y = y, request.window.height = std::min(rows, info.height - y);
-    const int64_t pixels = info.width * request.window.height;
+  const auto add_window = [&](const images::Window& window) {
+    request.window = window;
+    const int64_t pixels = window.width * window.height;
     const std::vector<std::byte> bytes = raster.read(request);
     const std::vector<uint8_t> valid = raster.read_mask(request.window);
     numbers.resize(size_t(pixels));
@@ -81,7 +86,10 @@ std::vector<Sums> sums_of(images::Raster& raster) {
             !(nodata && numbers[p] == *nodata))
           sums[size_t(b)].add(numbers[p]);
     }
-  }
+  };
+  for (int64_t y = 0; y < info.height; y += rows)
+    for (int64_t x = 0; x < info.width; x += columns)
+      add_window({x, y, std::min(columns, info.width - x), std::min(rows, info.height - y)});
   return sums;
 }
 

@@ -70,6 +70,28 @@ int64_t count_data_bands(const images::RasterInfo& info) {
   return std::count_if(info.bands.begin(), info.bands.end(), [](const images::RasterBand& b) { return !b.is_alpha; });
 }
 
+// What files call alpha is data where the request counts it among the bands: many programs give the last of four bands
+// that role unasked.
+void settle_alpha(images::RasterInfo& info, const SceneRequest& request) {
+  for (size_t b = 0; b < info.bands.size(); ++b) {
+    const bool asked = std::any_of(request.bands.begin(), request.bands.end(), [&](const std::string& name) {
+      return dataset::canonical_band(name) == dataset::canonical_band(fmt::format("band{}", b + 1));
+    });
+    if (!info.bands[b].is_alpha || !(asked || request.names.size() == info.bands.size())) continue;
+    info.bands[b].is_alpha = false;
+    if (info.mask_is_alpha) info.has_mask = info.mask_is_alpha = false;
+  }
+}
+
+void warn_of_alpha(const images::RasterInfo& info) {
+  const auto alpha = std::find_if(info.bands.begin(), info.bands.end(), [](const auto& b) { return b.is_alpha; });
+  if (alpha == info.bands.end()) return;
+  log::warn(
+      "band {} of {} is alpha: taken as a mask, not as data (if it is data: --names with a name for each of the {} "
+      "bands)",
+      alpha - info.bands.begin() + 1, info.path, info.bands.size());
+}
+
 // The files of each scene; `band` is the name that the file's name gives, or "".
 struct Part {
   const FoundFile* file;
@@ -172,12 +194,10 @@ Scene make_scene(const Group& group, const SceneRequest& request) {
       refuse(info.path, fmt::format("another type than {} of the same scene", group.parts.front().file->path),
              std::string(word_of(info.type)), std::string(word_of(scene.type)));
     const std::vector<std::string> sources = sources_of(info);
-    bool uses_names = false;
     size_t position = 0;
     for (size_t b = 0; b < info.bands.size(); ++b) {
       const images::RasterBand& band = info.bands[b];
       if (band.is_alpha) continue;
-      uses_names = uses_names || (part.band.empty() && band.name.empty());
       const std::string name = name_of_band(band, position++, part, request);
       for (size_t k = 0; k < names.size(); ++k)
         if (dataset::canonical_band(names[k]) == dataset::canonical_band(name))
@@ -198,11 +218,23 @@ Scene make_scene(const Group& group, const SceneRequest& request) {
                              .has_mask = info.has_mask,
                              .sources = sources});
     }
-    if (uses_names && position < request.names.size())
-      refuse(info.path, "there are fewer bands than --names", fmt::format("{} band(s)", position),
-             fmt::format("{} names", request.names.size()), "one folder per layout of bands");
   }
   return scene;
+}
+
+// Names that are left over mean that the bands are others than was thought.
+void expect_all_names(const Group& group, const SceneRequest& request) {
+  for (const Part& part : group.parts) {
+    const std::vector<images::RasterBand>& bands = part.file->info.bands;
+    const bool uses_names = part.band.empty() && std::any_of(bands.begin(), bands.end(), [](const auto& b) {
+                              return b.name.empty() && !b.is_alpha;
+                            });
+    const auto count = size_t(count_data_bands(part.file->info));
+    if (uses_names && count < request.names.size())
+      refuse(part.file->path, "there are fewer bands than --names",
+             fmt::format("{} band(s){}", count, count < bands.size() ? " and alpha" : ""),
+             fmt::format("{} names", request.names.size()), "one folder per layout of bands");
+  }
 }
 
 void check_type(const Scene& scene, const SceneRequest& request) {
@@ -309,14 +341,17 @@ void place(Scene& scene, const Group& group, double resolution) {
   if (!info.transform || info.crs.empty())
     refuse(scene.name, "--resolution needs scenes with a CRS", "no georeference", "", "--tile alone, in pixels");
   images::GeoTransform& t = *scene.transform;
+  if (!std::all_of(t.begin(), t.end(), [](double x) { return std::isfinite(x); }))
+    refuse(scene.name, "--resolution needs a geotransform of numbers", fmt::format("{}", fmt::join(t, ", ")));
   const double across = std::hypot(t[1], t[4]) / resolution, down = std::hypot(t[2], t[5]) / resolution;
   const auto pixels = [](double x) { return std::abs(x - std::round(x)) <= 1e-6 ? std::round(x) : x; };
   scene.whole_width = pixels(scene.whole_width * across), scene.whole_height = pixels(scene.whole_height * down);
+  const double most = double(int64_t{1} << 20);
+  if (!(scene.whole_width > 0 && scene.whole_height > 0 && scene.whole_width <= most && scene.whole_height <= most))
+    refuse(scene.name, "--resolution makes a grid of too many pixels, or of none",
+           fmt::format("{:.6g} x {:.6g}", scene.whole_width, scene.whole_height));
   scene.width = std::max<int64_t>(1, int64_t(std::floor(scene.whole_width)));
   scene.height = std::max<int64_t>(1, int64_t(std::floor(scene.whole_height)));
-  if (scene.width > (int64_t{1} << 20) || scene.height > (int64_t{1} << 20))
-    refuse(scene.name, "--resolution makes a grid of too many pixels",
-           fmt::format("{} x {}", scene.width, scene.height));
   t[1] /= across, t[4] /= across, t[2] /= down, t[5] /= down;
 }
 
@@ -387,6 +422,7 @@ SceneList find_scenes(const SceneRequest& request) {
   std::vector<std::string> without_grid;
   for (FoundFile& file : files) {
     file.info = images::Raster(file.path).info();
+    settle_alpha(file.info, request);
     if (file.info.has_control_points) without_grid.push_back(file.path);
   }
   if (!without_grid.empty())
@@ -398,16 +434,25 @@ SceneList find_scenes(const SceneRequest& request) {
   std::vector<std::string> want = request.bands;
   dataset::check_distinct(want, "--bands");
   std::vector<std::pair<const Group*, Scene>> found;
+  std::vector<std::string> have;  // names of bands of what is left out
   for (Group& group : groups) {
     if (group.single_bands) keep_one_resolution(group, request.resolution, list);
     Scene scene = make_scene(group, request);
     if (!request.bands.empty() && has_none(scene, want)) {
       list.left_out.push_back(scene.name);
+      for (const SceneBand& band : scene.bands)
+        if (std::find(have.begin(), have.end(), band.facts.name) == have.end()) have.push_back(band.facts.name);
       continue;
     }
+    expect_all_names(group, request);
     expect_intensities(group);
     found.emplace_back(&group, std::move(scene));
   }
+  for (const auto& [group, scene] : found)
+    if (count_data_bands(group->parts.front().file->info) < int64_t(group->parts.front().file->info.bands.size())) {
+      warn_of_alpha(group->parts.front().file->info);
+      break;  // once
+    }
   if (request.labels) list.classes = classes_of(found);
   if (!list.classes.empty()) leave_out_loose(found, request.from);
   for (auto& [group, scene] : found) {
@@ -425,8 +470,9 @@ SceneList find_scenes(const SceneRequest& request) {
     list.scenes.push_back(std::move(scene));
   }
   if (list.scenes.empty())
-    refuse(request.from, "no raster has any of the bands", fmt::format("{} rasters", list.left_out.size()),
-           fmt::format("{}", fmt::join(want, ", ")), "ditdata inspect " + request.from);
+    refuse(request.from, "no raster has any of the bands",
+           fmt::format("{} raster(s) with {}", list.left_out.size(), fmt::join(have, ", ")),
+           fmt::format("{}", fmt::join(want, ", ")), "--bands with names that are there");
   std::stable_sort(list.scenes.begin(), list.scenes.end(),
                    [](const Scene& a, const Scene& b) { return facts_of(a) < facts_of(b); });
   return list;

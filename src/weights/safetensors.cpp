@@ -92,12 +92,19 @@ int64_t TensorView::num_elements() const {
   return n;
 }
 
+size_t safetensors_dtype_bits(const std::string& dtype) {
+  static const std::unordered_map<std::string, size_t> kBits = {
+      {"BOOL", 8},        {"U8", 8},   {"I8", 8},      {"F8_E5M2", 8}, {"F8_E4M3", 8},     {"F8_E8M0", 8},
+      {"F8_E4M3FNUZ", 8}, {"F4", 4},   {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
+      {"U16", 16},        {"F16", 16}, {"BF16", 16},   {"I32", 32},    {"U32", 32},        {"F32", 32},
+      {"F64", 64},        {"I64", 64}, {"U64", 64},    {"C64", 64}};
+  const auto found = kBits.find(dtype);
+  return found == kBits.end() ? 0 : found->second;
+}
+
 size_t safetensors_dtype_bytes(const std::string& dtype) {
-  static const std::unordered_map<std::string, size_t> kBytes = {
-      {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E5M2", 1}, {"F8_E4M3", 1}, {"I16", 2}, {"U16", 2}, {"F16", 2},
-      {"BF16", 2}, {"I32", 4}, {"U32", 4}, {"F32", 4},     {"F64", 8},     {"I64", 8}, {"U64", 8}};
-  const auto found = kBytes.find(dtype);
-  return found == kBytes.end() ? 0 : found->second;
+  const size_t bits = safetensors_dtype_bits(dtype);
+  return bits % 8 == 0 ? bits / 8 : 0;
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {

@@ -79,11 +79,13 @@ class HeaderParser : public nlohmann::json_sax<json> {
   bool string(std::string& value) override {
     if (at_ == At::kMetadata) return header_.metadata.emplace(field_, value).second;
     if (at_ != At::kEntry || field_ != "dtype") wrong_type();
-    if (safetensors_dtype_bytes(value) == 0) {
+    if (safetensors_dtype_bits(value) == 0) {
       fail({.where = where_,
             .what = in_tensor("unknown dtype"),
             .got = printable(value),
-            .expected = "BOOL, U8, I8, F8_E5M2, F8_E4M3, I16, U16, F16, BF16, I32, U32, F32, F64, I64 or U64"});
+            .expected =
+                "BOOL, U8, I8, F8_E5M2, F8_E4M3, I16, U16, F16, BF16, I32, U32, F32, F64, I64 or U64, or a type "
+                "that is only kept"});
     }
     entry().dtype = value;
     return true;
@@ -117,7 +119,10 @@ class HeaderParser : public nlohmann::json_sax<json> {
     fail({.where = where_, .what = in_tensor("data offset is not an integer of 64 bits"), .got = printable(text)});
   }
 
-  bool null() override { wrong_type(); }
+  bool null() override {
+    if (at_ == At::kRoot && root_key_ == "__metadata__") return true;  // none: some writers say so
+    wrong_type();
+  }
   bool boolean(bool) override { wrong_type(); }
   bool binary(binary_t&) override { wrong_type(); }
 
@@ -192,10 +197,16 @@ void check_size(const std::string& where, const HeaderEntry& e) {
                       .expected = expected});
   };
   if (e.end < e.begin) fail("data_offsets end before they begin", fmt::format("[{}, {}]", e.begin, e.end));
-  uint64_t bytes = safetensors_dtype_bytes(e.dtype);
+  const uint64_t bits = safetensors_dtype_bits(e.dtype);
+  uint64_t bytes = bits % 8 == 0 ? bits / 8 : bits;  // for the latter, eighths until all are counted
   for (const int64_t dimension : e.shape) {
     if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(dimension), &bytes) || bytes > kMaxDimension)
       fail("shape x dtype overflows 64 bits", fmt::format("[{}]", fmt::join(e.shape, ", ")));
+  }
+  if (bits % 8 != 0) {
+    if (bytes % 8 != 0)
+      fail("its numbers end within a byte", fmt::format("{} [{}]", e.dtype, fmt::join(e.shape, ", ")));
+    bytes /= 8;
   }
   if (bytes != e.end - e.begin) {
     fail("shape x dtype does not match data_offsets", fmt::format("{} bytes of data", e.end - e.begin),
@@ -226,9 +237,7 @@ void check_layout(const std::string& where, const std::vector<HeaderEntry>& entr
 }  // namespace
 
 std::string printable(std::string_view name) {
-  std::string text(name.substr(0, 100));
-  for (char& c : text)
-    if (static_cast<uint8_t>(c) < 0x20 || c == 0x7f) c = '?';
+  const std::string text = without_controls(std::string(name.substr(0, 100)));
   return name.size() > 100 ? text + "..." : text;
 }
 

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "ditrain/base/dtype.hpp"
+#include "ditrain/base/text.hpp"
 
 using namespace ditrain;
 
@@ -11,6 +12,13 @@ TEST_CASE("a problem reads as one sentence") {
       Problem{.where = "config", .what = "bad batch", .got = "3", .expected = "a multiple of 2", .hint = "4"}.text() ==
       "[config] bad batch; got 3, expected a multiple of 2; try 4");
   CHECK(Problem{.where = "a", .what = "b", .expected = "c"}.text() == "[a] b; expected c");
+}
+
+TEST_CASE("what files name moves no cursor and forges no lines") {
+  CHECK(Problem{.where = "a\x1b[2J\n.tif", .what = "bad\n2026 W loss", .got = "x\ny\x7f", .hint = "\n  --set a=b"}
+            .text() == "[a?[2J?.tif] bad\n  2026 W loss; got x?y?; try \n  --set a=b");
+  CHECK(printable_lines("one\n two\n\nthree\ta\n") == "one\n two\n\n  three?a\n");
+  CHECK(without_controls("\xc3\xa9\n\t") == "\xc3\xa9??");
 }
 
 TEST_CASE("the nearest word is found, a far one is not") {

@@ -1,6 +1,7 @@
 #include "ditrain/scenes/tile_maker.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/inotify.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -342,6 +343,16 @@ TEST_CASE("scenes: what does not go together is refused by name") {
   with("unknown", {"B2", "B3"}, {.from = "", .bands = {"B2", "B9"}}, "lacks band B9");
   with("wanted", {"B2", "B3"}, {.from = "", .bands = {"B2", "B2"}}, "two bands of one name");
   with("metres", {"B2", "B3"}, {.from = "", .resolution = 10}, "needs scenes with a CRS");
+  for (const double odd : {double(NAN), double(INFINITY), 0.0}) {
+    const GeoTransform transform = {500000, odd, 0, 5400000, 0, -10};
+    const std::string in = fmt::format("odd{}", odd);
+    images::write_u16(scratch.at(in + "/raw.tif"), {"x"}, 4, 4);
+    put_file(scratch.at(in + "/a.vrt"),
+             images::vrt_of("raw.tif", 1, 4, 4, "",
+                            "<SRS>" + images::utm33() + "</SRS>" +
+                                fmt::format("<GeoTransform>{}</GeoTransform>", fmt::join(transform, ", "))));
+    refused([&] { find_scenes({.from = scratch / in, .resolution = 10}); }, "a.vrt] --resolution");
+  }
   images::write_test_raster(scratch.at("types/a.tif"), images::PixelType::kU8, {"x"}, 4, 4, std::vector<uint8_t>(16));
   images::write_u16(scratch.at("types/b.tif"), {"x"}, 4, 4);
   refused([&] { find_scenes({.from = scratch / "types"}); }, "another type");
@@ -387,6 +398,39 @@ TEST_CASE("scenes: names for bands that have none, VRTs in place of their parts,
   CHECK(plain.classes.empty());
   refused([&] { find_scenes({.from = scratch / "in", .names = {"Red"}}); }, "more bands than --names");
   refused([&] { find_scenes({.from = scratch / "in", .names = {"Blue", "Red", "NIR"}}); }, "fewer bands than --names");
+  // A mask beside the scenes is left out before its bands are counted.
+  images::write_u16(scratch.at("beside/scene.tif"), {"", "", "", ""}, 4, 4);
+  images::write_u16(scratch.at("beside/mask.tif"), {""}, 4, 4);
+  const SceneRequest two{.from = scratch / "beside", .bands = {"red", "nir"}, .names = {"blue", "green", "red", "nir"}};
+  const SceneList beside = find_scenes(two);
+  REQUIRE(beside.scenes.size() == 1);
+  CHECK(beside.scenes[0].bands[1].index == 3);
+  CHECK(beside.left_out.size() == 1);
+}
+
+TEST_CASE("scenes: a fourth band that files call alpha is data where names or bands count it") {
+  if (!images::has_gdal()) SKIP("no GDAL");
+  const ScratchFolder scratch;
+  images::write_u16(scratch.at("raw/a.tif"), {"", "", "", ""}, 8, 8);
+  std::string vrt = images::vrt_of("../raw/a.tif", 4, 8, 8);
+  vrt.insert(vrt.rfind("<SimpleSource>"), "<ColorInterp>Alpha</ColorInterp>");
+  put_file(scratch.at("in/a.vrt"), vrt);
+  const SceneList plain = find_scenes({.from = scratch / "in"});
+  CHECK((plain.scenes[0].bands.size() == 3 && plain.scenes[0].bands[0].has_mask));
+  refused(
+      [&] {
+        find_scenes({.from = scratch / "in", .names = {"a", "b", "c", "d", "e"}});
+      },
+      "got 3 band(s) and alpha, expected 5 names");
+  const SceneRequest named{.from = scratch / "in", .names = {"red", "green", "blue", "nir"}};
+  make_tiles(job_of(named, scratch / "out", 4));
+  const TileShards shards(scratch / "out");
+  CHECK(shards.band_names() == named.names);
+  CHECK((shards.size() == 4 && !shards.shards()[0].has_valid));
+  CHECK(band_of(shards, 0, 3)[5] == images::test_number(3, 1, 1));
+  const SceneList asked = find_scenes({.from = scratch / "in", .bands = {"band4"}});
+  REQUIRE(asked.scenes.size() == 1);
+  CHECK((asked.scenes[0].bands[0].index == 3 && !asked.scenes[0].bands[0].has_mask));
 }
 
 TEST_CASE("scenes: a raster beside the folders of classes is left out, the labels stay") {
@@ -554,6 +598,18 @@ TEST_CASE("tile maker: the scale of numbers of files that state none is declared
   const TileShards shards(scratch / "out");
   CHECK((shards.bands()[0].scale == 2 && shards.bands()[0].offset == 0));  // what a file states is kept
   CHECK((shards.bands()[1].scale == 1e-4 && shards.bands()[1].offset == -0.1));
+}
+
+TEST_CASE("inspect: rows of more numbers than are read at a time are cut") {
+  if (!images::has_gdal()) SKIP("no GDAL");
+  const ScratchFolder scratch;
+  const int64_t width = 1'000'003;
+  std::string vrt = fmt::format("<VRTDataset rasterXSize=\"{}\" rasterYSize=\"2\">", width);
+  for (int b = 1; b <= 20; ++b) vrt += fmt::format("<VRTRasterBand dataType=\"UInt16\" band=\"{}\"/>", b);
+  put_file(scratch.at("in/a.vrt"), vrt + "</VRTDataset>");
+  const auto file = nlohmann::json::parse(inspect_path(scratch / "in").json)["files"][0];
+  for (int b = 0; b < 20; ++b) REQUIRE(file["valid"][size_t(b)] == 2 * width);
+  CHECK(file["max"][19] == 0);
 }
 
 TEST_CASE("inspect: rasters, tiles and images") {

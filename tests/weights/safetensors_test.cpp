@@ -1,12 +1,16 @@
 #include "ditrain/weights/safetensors.hpp"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <tuple>
 
 #include "ditrain/base/dtype.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/weights/weight_list.hpp"
 #include "files/file_size_limit.hpp"
 #include "support/files.hpp"
 
@@ -104,6 +108,9 @@ TEST_CASE("bad safetensors files are refused, each with its own reason") {
       {"product over 2^64", one(R"("dtype":"U8","shape":[4294967296,4294967296,4],"data_offsets":[0,4])", 4),
        "overflows 64 bits"},
       {"bytes over 2^64", one(R"("dtype":"F64","shape":[2305843009213693953],"data_offsets":[0,8])", 8),
+       "overflows 64 bits"},
+      {"half a byte", one(R"("dtype":"F4","shape":[3],"data_offsets":[0,2])", 2), "its numbers end within a byte"},
+      {"bits over 2^64", one(R"("dtype":"F4","shape":[9223372036854775807,8],"data_offsets":[0,8])", 8),
        "overflows 64 bits"},
       {"65 dimensions",
        [] {
@@ -236,6 +243,29 @@ TEST_CASE("written files are sorted, padded, carry the format and read back") {
   CHECK(to_i64(file.tensor("n")) == n);
   CHECK(to_i64(file.tensor("u")) == std::vector<int64_t>{1, 2, 255});
   CHECK(to_f64(file.tensor("u")) == std::vector<double>{1, 2, 255});
+}
+
+TEST_CASE("tensors of types that are not read leave the others of the file readable") {
+  TemporaryFolder folder;
+  for (const auto& [dtype, count, bytes] : {std::tuple{"C64", 1, 8},
+                                            {"F8_E8M0", 8, 8},
+                                            {"F8_E4M3FNUZ", 8, 8},
+                                            {"F8_E5M2FNUZ", 8, 8},
+                                            {"F4", 16, 8},
+                                            {"F6_E2M3", 4, 3},
+                                            {"F6_E3M2", 8, 6}}) {
+    CAPTURE(dtype);
+    const std::string header =
+        fmt::format(R"({{"__metadata__":null,"odd":{{"dtype":"{}","shape":[{}],"data_offsets":[0,{}]}},)"
+                    R"("u":{{"dtype":"U8","shape":[4],"data_offsets":[{},{}]}}}})",
+                    dtype, count, bytes, bytes, bytes + 4);
+    put_file(folder / "f", file_of(header, size_t(bytes + 4)));
+    const SafetensorsFile file(folder / "f");
+    CHECK(file.metadata().empty());
+    CHECK(to_i64(file.tensor("u")) == std::vector<int64_t>{1, 1, 1, 1});
+    CHECK_THROWS_WITH(to_f32(file.tensor("odd")), Contains(dtype));
+    CHECK(list_weights(folder / "f").size() == 2);
+  }
 }
 
 TEST_CASE("an unknown name is answered with the nearest one") {

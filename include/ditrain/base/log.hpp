@@ -1,6 +1,6 @@
 // The log of a program: lines to stdout (warnings and errors to stderr) and, once opened, to a file such as
 // OUT/log.txt. Only rank 0 prints by default; `set_rank` prefixes what other ranks print. Lines of detail go into the
-// file, and to stdout on request. Thread-safe.
+// file, and to stdout on request. Control bytes, as names from outside may have, become '?'. Thread-safe.
 #pragma once
 #include <fmt/format.h>
 

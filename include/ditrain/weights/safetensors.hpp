@@ -64,7 +64,10 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-/// Bytes of one element of a safetensors dtype ("F32" -> 4); 0 for an unknown one.
+/// Bits of one element of a safetensors dtype ("F32" -> 32); 0 for an unknown one. Files may hold types that none of
+/// the functions below reads.
+size_t safetensors_dtype_bits(const std::string& dtype);
+/// Its bytes; 0 for an unknown dtype, and for one of parts of bytes.
 size_t safetensors_dtype_bytes(const std::string& dtype);
 
 /// Rows [first, first + count) of the first dimension, as a view of shape [count, ...].
