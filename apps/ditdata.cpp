@@ -10,7 +10,6 @@
 #include <limits>
 #include <map>
 #include <regex>
-#include <set>
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
@@ -40,6 +39,7 @@ namespace {
 
 using namespace ditrain;
 
+constexpr double kSameSize = 1.01;  // sizes of pixels of one product differ by map projections
 constexpr double kGreatestFloat = std::numeric_limits<float>::max();
 const std::vector<std::string> kCommands = {"make", "encode", "stats", "inspect"};
 
@@ -49,21 +49,22 @@ config::CommandLine make_command_line() {
       {{"from", "PATH",
         "a folder of images or tiles (encode) or of scenes (make), or one with a sub-folder of them per class"},
        {"vae", "FILE|DIR",
-        "autoencoder: safetensors under the names of diffusers or latent-diffusion, or a folder of diffusers"},
-       {"out", "DIR", "folder of the shards"},
-       {"size", "N", "side of the images, cropped and scaled as for training; tiles have their own", "256"},
+        "encode: autoencoder: safetensors under the names of diffusers or latent-diffusion, or a folder of diffusers"},
+       {"out", "DIR", "make, encode: folder of the shards"},
+       {"size", "N", "encode: side of the images, cropped and scaled as for training; tiles have their own", "256"},
        {"posterior", config::choices<eval::PosteriorUse>(),
-        "what is stored: one draw from the posterior, its mean, or mean and log-variance, from which training draws "
+        "encode: what is stored: one draw from the posterior, its mean, or mean and log-variance, from which training "
+        "draws "
         "anew each time",
         "sample"},
-       {"flip", "", "also the latents of the mirrored images"},
-       {"shard", "N", "images in a shard", "1024"},
-       {"seed", "K", "seed of the random numbers, from 0 to 2^63 - 1", "0"},
-       {"precision", config::choices<DType>(), "of the autoencoder", "f32"},
-       {"scale-factor", "X", "what latents are to be multiplied by, where the VAE's config.json does not tell"},
-       {"groups", "G", "of group normalisation, where the VAE's config.json does not tell (default: 32)"},
+       {"flip", "", "encode: also the latents of the mirrored images"},
+       {"shard", "N", "encode: images in a shard", "1024"},
+       {"seed", "K", "encode: seed of the random numbers, from 0 to 2^63 - 1", "0"},
+       {"precision", config::choices<DType>(), "encode: of the autoencoder", "f32"},
+       {"scale-factor", "X", "encode: what latents are to be multiplied by, where the VAE's config.json does not tell"},
+       {"groups", "G", "encode: of group normalisation, where the VAE's config.json does not tell (default: 32)"},
        {"on-bad-file", config::choices<dataset::OnBadFile>(),
-        "stop at an unreadable image, or take the next one in its place", "error"},
+        "encode: stop at an unreadable image, or take the next one in its place", "error"},
        {"tile", "N", "make: side of the tiles in pixels", "256"},
        {"bands", "A,B,...",
         "make: bands by name, in this order (default: all of the first scene); encode: of tiles, as many as the VAE "
@@ -79,7 +80,7 @@ config::CommandLine make_command_line() {
        {"offset", "Y", "make: see --scale (Sentinel-2 from baseline 04.00 on: -0.1)", "0"},
        {"no-labels", "", "make: sub-folders are no classes"},
        {"json", "FILE", "inspect: write what was found there"},
-       {"threads", "T", "of a rank; 0: all of its cores", "0"}},
+       {"threads", "T", "make, encode, stats: of a rank; 0: all of its cores", "0"}},
       "make | encode | stats PATH | inspect PATH",
       "make splits scenes (GeoTIFF, COG, JPEG 2000, VRT; one file per scene or one per band) into tiles: safetensors "
       "shards\n"
@@ -238,29 +239,32 @@ int encode(const config::CommandLine& line, dist::Communicator& comm) {
             image.height / file.config().shrink(), image.width / file.config().shrink(), file.describe_scale());
   eval::write_latent_shards(ctx, vae, *data, shards, comm, Progress(comm.rank() == 0));
   if (data->bad_files() > 0) log::warn("{} unreadable images were replaced by the next ones", data->bad_files());
-  log::info("latents of {} images in {}; to train on them: data.kind=latents data.path={}", data->size(), shards.out,
-            shards.out);
+  log::info("latents of {} images in {}; to train on them: data.kind=latents data.path={}", data->size(),
+            quoted_word(shards.out), quoted_word(shards.out));
   return kExitDone;
 }
 
 /// Warns of scenes whose numbers or pixels mean something else than those of the others.
 void warn_of_mixtures(const scenes::SceneList& list) {
   static const std::regex baseline("S2[A-Z]_MSIL.*_N([0-9]{4})_");
-  std::string with_offset, without;  // a product of each kind
-  std::set<std::string> sizes;       // of pixels
+  std::string with_offset, without;       // a product of each kind
+  double least = HUGE_VAL, greatest = 0;  // sides of pixels
   for (const scenes::Scene& scene : list.scenes) {
     std::smatch found;
     const std::string& file = scene.bands.front().file;
     if (std::regex_search(file, found, baseline)) (found[1].str() >= "0400" ? with_offset : without) = file;
-    if (scene.transform) sizes.insert(fmt::format("{:.6g}", std::hypot((*scene.transform)[1], (*scene.transform)[4])));
+    if (!scene.transform) continue;
+    const double side = std::hypot((*scene.transform)[1], (*scene.transform)[4]);
+    least = std::min(least, side), greatest = std::max(greatest, side);
   }
   if (!with_offset.empty() && !without.empty())
     log::warn(
         "Sentinel-2 products of processing baseline 04.00 and later have an offset of -1000, older ones have none: "
         "{} and {} need folders of their own, and --offset of their own",
         with_offset, without);
-  if (sizes.size() > 1)
-    log::warn("scenes have pixels of different sizes ({}); --resolution makes them equal", fmt::join(sizes, ", "));
+  if (greatest > kSameSize * least)
+    log::warn("scenes have pixels of different sizes (from {:.6g} to {:.6g}); --resolution makes them equal", least,
+              greatest);
 }
 
 void log_scenes(const scenes::SceneList& list, double resolution) {
@@ -277,6 +281,11 @@ void log_scenes(const scenes::SceneList& list, double resolution) {
     log::warn("{} states no number of missing pixels: --nodata 0 drops the black borders of Sentinel-2 scenes",
               band.file);
   warn_of_mixtures(list);
+  if (std::all_of(first.bands.begin(), first.bands.end(),
+                  [](const scenes::SceneBand& b) { return dataset::is_numbered_band(b.facts.name); }))
+    log::info(
+        "the files name no bands: --names B2,B3,... (or Blue,Green,...) names them; else colours and NDVI are not "
+        "found");
   if (list.reordered > 0) log::info("{} scene(s) have their bands in another order: put into this one", list.reordered);
   if (!list.left_out.empty())
     log::info("left out {} raster(s) without any of --bands, such as {}", list.left_out.size(), list.left_out.front());
@@ -309,7 +318,7 @@ int threads_of(const config::CommandLine& line) {
   return threads > 0 ? int(threads) : platform::default_threads(platform::probe_topology()).threads;
 }
 
-void write_tile_statistics(const std::string& path, int threads) {
+dataset::TileStatistics write_tile_statistics(const std::string& path, int threads) {
   const dataset::TileStatistics statistics = dataset::statistics_of(dataset::TileShards(path), threads);
   dataset::write_statistics(dataset::statistics_path(path), statistics);
   for (const dataset::BandStatistics& band : statistics.bands)
@@ -317,6 +326,33 @@ void write_tile_statistics(const std::string& path, int threads) {
               band.name, band.mean, band.deviation, band.min, band.max, band.percentile(dataset::kLowPercentile),
               band.percentile(dataset::kHighPercentile), band.missing);
   log::info("statistics of {} tiles in {}", statistics.tiles, dataset::statistics_path(path));
+  return statistics;
+}
+
+/// What the numbers mean by the scales and offsets of all scenes, which shows a wrong --scale or --offset (`declared`).
+void log_quantities(const scenes::SceneList& list, const dataset::TileStatistics& statistics, bool declared) {
+  constexpr double kLeast = -0.2, kGreatest = 2;  // of reflectances
+  std::string text;
+  size_t odd = 0;
+  for (size_t b = 0; b < statistics.bands.size(); ++b) {
+    const dataset::TileBand& facts = list.scenes.front().bands[b].facts;
+    if (std::any_of(list.scenes.begin(), list.scenes.end(), [&](const scenes::Scene& scene) {
+          return scene.bands[b].facts.scale != facts.scale || scene.bands[b].facts.offset != facts.offset;
+        }))
+      return;  // several quantities
+    if (facts.scale == 1 && facts.offset == 0) continue;
+    const double mean = statistics.bands[b].mean * facts.scale + facts.offset;
+    text += fmt::format("{}{} {:.4g}", text.empty() ? "" : ", ", facts.name, mean);
+    odd += !(mean >= kLeast && mean <= kGreatest);
+  }
+  if (text.empty()) return;
+  log::info("means of number * scale + offset: {}", text);
+  if (declared && 2 * odd > statistics.bands.size())
+    log::warn(
+        "most of these means lie outside of {} to {}, where reflectances are: --scale is what numbers are multiplied "
+        "by, and --offset is in units of the result (Sentinel-2: --scale 1e-4, and --offset -0.1 for an offset of "
+        "-1000)",
+        kLeast, kGreatest);
 }
 
 int make(const config::CommandLine& line) {
@@ -343,7 +379,7 @@ int make(const config::CommandLine& line) {
   log::info("{} tiles of {} x {} in {}; {} dropped for missing pixels (--max-nodata {}), {} pixels at edges in no tile",
             result.tiles, job.tile, job.tile, job.out, result.dropped, job.max_nodata, result.edge_pixels);
   if (result.small_scenes > 0) log::warn("{} scene(s) are smaller than a tile and gave none", result.small_scenes);
-  write_tile_statistics(job.out, job.threads);
+  log_quantities(job.scenes, write_tile_statistics(job.out, job.threads), line.has("scale") || line.has("offset"));
   log::info("to train on them: data.kind=tiles data.path={} model.in_channels={} model.input_size={}",
             quoted_word(job.out), job.scenes.scenes.front().bands.size(), job.tile);
   return kExitDone;
@@ -384,7 +420,10 @@ void check_flags(const config::CommandLine& line, const std::string& command) {
           std::find_if(own.begin(), own.end(), [&](const char* o) { return std::string_view(o) == name; }) == own.end())
         throw InputError({.where = "command line",
                           .what = fmt::format("--{} is a flag of ditdata {}", name, other),
-                          .got = "ditdata " + command});
+                          .got = "ditdata " + command,
+                          .hint = std::string_view(name) == "on-bad-file" && command == "make"
+                                      ? "moving damaged scenes away, which ditdata inspect lists"
+                                      : ""});
     }
 }
 
@@ -404,7 +443,8 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   if (words.size() != (looks ? 2u : 1u))
     throw InputError({.where = "command line",
                       .what = looks ? "ditdata " + command + " takes one path" : "what is not a flag",
-                      .got = words.size() > 1 ? words.back() : "nothing"});
+                      .got = words.size() > 1 ? words.back() : "nothing",
+                      .hint = looks ? "ditdata " + command + " PATH" : "--from " + quoted_word(words.back())});
   check_flags(line, command);
   if (command == "encode") return encode(line, comm);
   if (comm.rank() != 0) return kExitDone;  // the others are there so that a job script need not treat it differently

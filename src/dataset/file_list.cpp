@@ -71,6 +71,11 @@ FileKind file_kind(const std::string& name) {
   return is({"safetensors"}) ? FileKind::kShard : FileKind::kOther;
 }
 
+bool is_archive(const std::string& name) {
+  const std::string ext = lower_extension(name);
+  return ext == "zip" || ext == "tar" || ext == "tgz" || ext == "gz" || ext == "bz2" || ext == "7z";
+}
+
 bool is_product(const std::string& name) {
   static const std::regex product("S2[A-Z]_MSIL.*|L[COTEM]0[0-9]_.*");  // with and without .SAFE; Landsat's
   return name.ends_with(".SAFE") || name == "GRANULE" || std::regex_match(name, product);

@@ -215,7 +215,29 @@ class Latents final : public Dataset {
   std::vector<Shard> shards_;
 };
 
+// Of the values of the first samples of a shard; 1 if there is nothing to judge.
+double deviation_of(const std::string& path) {
+  constexpr int64_t kMaxValues = int64_t{1} << 20;
+  const weights::SafetensorsFile file(path);
+  const char* name = file.contains("latents") ? "latents" : "mean";
+  if (!file.contains(name)) return 1;
+  const weights::TensorView& view = file.tensor(name);
+  const bool is_float = view.dtype == "F32" || view.dtype == "BF16" || view.dtype == "F16";
+  if (view.shape.empty() || view.num_elements() == 0 || !is_float) return 1;  // what is wrong is said elsewhere
+  const int64_t rows = std::min(view.shape[0], kMaxValues / (view.num_elements() / view.shape[0]));
+  const std::vector<double> values = weights::to_f64(weights::row_range(view, 0, rows));
+  double n = 0, mean = 0, squares = 0;  // Welford's sums
+  for (const double x : values) {
+    if (!std::isfinite(x)) continue;
+    const double before = x - mean;
+    mean += before / ++n, squares += before * (x - mean);
+  }
+  return n < 2 ? 1 : std::sqrt(squares / n);
+}
+
 }  // namespace
+
+bool is_odd_deviation(double deviation) { return deviation > 2 || (deviation < 0.4 && deviation > 0); }
 
 void settle_latent_scale(Config& config) {
   std::vector<std::string> others;
@@ -238,7 +260,14 @@ void settle_latent_scale(Config& config) {
                         .expected = text(factor),
                         .hint = "a folder for the latents of each VAE, or --set data.latent_scale=X for all of them"});
   config.latent_scale = factor > 0 ? factor : 1;
-  if (factor == 0)
+  if (factor > 0) return;
+  if (const double deviation = deviation_of(paths.front()); is_odd_deviation(deviation) && log::of_rank().empty())
+    log::warn(
+        "data: the values of {} have a deviation of {:.3g}, and what is learnt well has about 1; if they are latents "
+        "before scaling, set data.latent_scale to the factor of their VAE (--set data.latent_scale=0.18215 for Stable "
+        "Diffusion's)",
+        paths.front(), deviation);
+  else
     log::info(
         "data: the shards of '{}' state no scale_factor and are taken as scaled already; if they are not, set "
         "data.latent_scale to the factor of their VAE (--set data.latent_scale=0.18215 for Stable Diffusion's)",

@@ -358,6 +358,10 @@ std::string canonical_band(const std::string& name) {
   return number ? "b" + text.substr(2) : text;
 }
 
+bool is_numbered_band(const std::string& name) {
+  return name.size() > 4 && name.starts_with("band") && name.find_first_not_of("0123456789", 4) == name.npos;
+}
+
 std::string nearest_band(const std::string& name, const std::vector<std::string>& have) {
   const std::string band = canonical_band(name);
   const bool number = band.size() > 1 && band[0] == 'b' && band[1] >= '0' && band[1] <= '9';
@@ -376,6 +380,9 @@ std::vector<int> find_bands(const std::vector<std::string>& have, const std::vec
     if (found == have.end() && unnamed)
       refuse(where, "its bands have no names", fmt::format("{} band(s)", have.size()),
              fmt::format("{}", fmt::join(want, ", ")), "a copy of the file whose bands have these descriptions");
+    if (found == have.end() && !is_numbered_band(name) && std::all_of(have.begin(), have.end(), is_numbered_band))
+      refuse(where, "there is no band of this name", name, fmt::format("one of {}", fmt::join(have, ", ")),
+             "ditdata make --names B2,B3,..., which names the bands of files that name none");
     if (found == have.end())
       refuse(where, "there is no band of this name", name, fmt::format("one of {}", fmt::join(have, ", ")),
              nearest_band(name, have));

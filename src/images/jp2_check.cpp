@@ -43,7 +43,8 @@ class Checker {
   [[noreturn]] void broken(uint64_t at, const char* what) const {
     throw InputError({.where = path_,
                       .what = std::string("the JPEG 2000 file is damaged or truncated: ") + what +
-                              " reaches beyond the end, at byte " + std::to_string(at)});
+                              " reaches beyond the end, at byte " + std::to_string(at),
+                      .hint = "moving the file away, or fetching it again"});
   }
 
   // Big endian; 0 beyond the end.

@@ -35,6 +35,8 @@ constexpr int64_t kMaxNumbers = int64_t{1} << 40;  // of all bands: a VRT states
 constexpr int64_t kMaxBands = 4096, kMaxReadBytes = int64_t{4} << 30;
 constexpr GIntBig kCacheBytes = GIntBig{128} << 20;  // of decoded blocks, all threads together
 
+constexpr const char* kMoveAway = "moving the file away, or fetching it again";
+
 constexpr const char* kDrivers[] = {"GTiff", "JP2OpenJPEG", "JP2KAK", "JP2ECW", "VRT", nullptr};
 
 constexpr int kMaxVrtDepth = 8;                     // VRTs within VRTs
@@ -358,7 +360,7 @@ GDALDatasetH open_dataset(const std::string& path) {
   CPLErrorReset();
   const GDALDatasetH dataset = GDALOpenEx(path.c_str(), GDAL_OF_RASTER | GDAL_OF_READONLY, kDrivers, nullptr, nullptr);
   if (dataset == nullptr)
-    refuse(path, "cannot be read as a raster", last_message(), "a GeoTIFF, a JPEG 2000 file or a VRT");
+    refuse(path, "cannot be read as a raster", last_message(), "a GeoTIFF, a JPEG 2000 file or a VRT", kMoveAway);
   return dataset;
 }
 
@@ -456,7 +458,7 @@ std::vector<std::byte> Raster::read(const RasterRead& request) {
                           int(w.width), int(w.height), gdal_type(info.type), int(bands.size()), bands.data(), 0, 0, 0);
   if (result != CE_None || CPLGetLastErrorType() >= CE_Failure)
     refuse(info.path, fmt::format("the file is damaged or truncated: rows {} to {}", w.y, w.y + w.height - 1),
-           last_message());
+           last_message(), "", kMoveAway);
   return pixels;
 }
 

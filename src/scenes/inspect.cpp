@@ -13,12 +13,14 @@
 #include <set>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/dataset/file_list.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/dataset/tile_statistics.hpp"
 #include "ditrain/files/files.hpp"
 #include "ditrain/images/exif.hpp"
+#include "ditrain/scenes/scenes.hpp"
 
 namespace ditrain::scenes {
 namespace {
@@ -34,10 +36,14 @@ json number(double x) { return std::isnan(x) ? json("nan") : std::isfinite(x) ? 
 // Sums of one band.
 struct Sums {
   int64_t valid = 0;
-  double first = 0, sum = 0, min = HUGE_VAL, max = -HUGE_VAL;
+  double first = 0, sum = 0, squares = 0, min = HUGE_VAL, max = -HUGE_VAL;
   void add(double x) {
     if (valid++ == 0) first = x;
-    sum += x - first, min = std::min(min, x), max = std::max(max, x);
+    sum += x - first, squares += (x - first) * (x - first), min = std::min(min, x), max = std::max(max, x);
+  }
+  json deviation() const {
+    const double n = double(valid);
+    return valid == 0 ? json() : number(std::sqrt(std::max(0.0, squares / n - (sum / n) * (sum / n))));
   }
   json mean() const { return valid == 0 ? json() : number(first + sum / double(valid)); }
 };
@@ -106,6 +112,10 @@ json of_raster(const std::string& path) {
     names.push_back(band.name), scales.push_back(band.scale), offsets.push_back(band.offset);
     if (band.is_alpha) file["alpha_band"] = names.size();
   }
+  const std::string named = band_of_file_name(path);  // which ditdata make takes
+  const auto is_data = [](const images::RasterBand& b) { return !b.is_alpha; };
+  if (!named.empty() && std::count_if(info.bands.begin(), info.bands.end(), is_data) == 1)
+    names[size_t(std::find_if(info.bands.begin(), info.bands.end(), is_data) - info.bands.begin())] = named;
   file["nodata"] = joined(nodata), file["bands"] = names, file["scales"] = scales, file["offsets"] = offsets;
   file["crs"] = info.crs.empty() ? json() : json(info.crs);
   if (info.epsg != 0) file["epsg"] = info.epsg;
@@ -188,6 +198,7 @@ json of_latents(const std::string& path) {
   const double scale = factor == shard.metadata().end() ? 0 : std::strtod(factor->second.c_str(), nullptr);
   if (scale > 0) file["scale_factor"] = scale;
   put_sums(file, sums);
+  for (const Sums& s : sums) file["deviation"].push_back(s.deviation());
   return file;
 }
 
@@ -279,24 +290,47 @@ std::unique_ptr<dataset::Dataset> open_as(const std::string& kind, const std::st
   }
 }
 
+// The side that ditdata make takes unless told, or a smaller one if no file has such a tile.
+int64_t tile_that_fits(const json& files) {
+  int64_t largest = 0;
+  for (const json& f : files) {
+    const json& s = f.at("shape");
+    largest = std::max(largest, std::min(s[1].get<int64_t>(), s[2].get<int64_t>()));
+  }
+  constexpr int64_t kTile = 256, kUnit = 8;  // patches of models divide multiples of 8
+  return largest >= kTile ? kTile : largest >= kUnit ? largest / kUnit * kUnit : largest;
+}
+
+// What is learnt best has a deviation of about 1; that of latents is 5 or so until they are scaled.
+std::string about_deviation(const json& deviations, double scale) {
+  double sum = 0;
+  for (const json& d : deviations) sum += d.is_number() ? d.get<double>() * d.get<double>() : 0;
+  const double deviation = scale * std::sqrt(sum / double(deviations.size()));
+  const bool odd = dataset::is_odd_deviation(deviation);
+  return fmt::format("deviation per channel: {}; as they are trained on: {:.3g}{}\n", numbers_text(deviations),
+                     deviation, odd ? ", far from 1: data.latent_scale should be the factor of their VAE" : "");
+}
+
 // What ditrain would make of it: one or two lines.
 std::string advice_of(const json& all, const std::string& kind, int64_t classes, const std::string& problem) {
   const json& first = all.at("files").front();
   const json& s = first.at("shape");
   const auto path = all.at("path").get<std::string>();
   if (kind == "rasters")
-    return fmt::format("ditrain trains on tiles of them: ditdata make --from {} --out TILES\n", path);
+    return fmt::format("ditrain trains on tiles of them: ditdata make --from {} --tile {} --out TILES\n",
+                       quoted_word(path), tile_that_fits(all.at("files")));
   if (!problem.empty()) return fmt::format("ditrain would refuse it: {}\n", problem);
   if (kind == "images")
     return fmt::format(
         "data.kind=folder data.path={} model.in_channels=3 model.num_classes={}: scaled and cropped to "
         "model.input_size\n",
-        path, classes);
+        quoted_word(path), classes);
   const double scale = first.value("scale_factor", 1.0);
-  return fmt::format(
-      "data.kind={} data.path={} model.in_channels={} model.input_size=[{}, {}] model.num_classes={}{}\n", kind, path,
-      s[0].get<int64_t>(), s[1].get<int64_t>(), s[2].get<int64_t>(), classes,
-      scale == 1 ? "" : fmt::format(" data.latent_scale={}", scale));
+  return (first.contains("deviation") ? about_deviation(first.at("deviation"), scale) : "") +
+         fmt::format(
+             "data.kind={} data.path={} model.in_channels={} model.input_size=[{}, {}] model.num_classes={}{}\n", kind,
+             quoted_word(path), s[0].get<int64_t>(), s[1].get<int64_t>(), s[2].get<int64_t>(), classes,
+             scale == 1 ? "" : fmt::format(" data.latent_scale={}", scale));
 }
 
 }  // namespace
@@ -331,6 +365,8 @@ Inspection inspect_path(const std::string& path) {
   for (const std::string& file : found.paths[dataset::FileKind::kImage])
     add(file, [&] { return of_image(file, turned); });
   const size_t others = found.paths[dataset::FileKind::kOther].size();
+  const bool archives = std::any_of(found.paths[dataset::FileKind::kOther].begin(),
+                                    found.paths[dataset::FileKind::kOther].end(), dataset::is_archive);
   if (files.empty() && !damaged.empty())
     throw InputError({.where = path,
                       .what = fmt::format("none of {} files can be read", damaged.size()),
@@ -339,7 +375,8 @@ Inspection inspect_path(const std::string& path) {
     throw InputError({.where = path,
                       .what = "there is no data",
                       .got = fmt::format("{} other files", others),
-                      .expected = "rasters (.tif, .jp2, .vrt), images (.jpg, .png, .bmp) or .safetensors shards"});
+                      .expected = "rasters (.tif, .jp2, .vrt), images (.jpg, .png, .bmp) or .safetensors shards",
+                      .hint = archives ? "unpacking the archives there first" : ""});
   for (const json& file : files) shapes.insert(shape_text(file.at("shape")));
   std::string problem;
   std::vector<std::string> classes(found.classes.begin(), found.classes.end());

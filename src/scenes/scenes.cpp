@@ -45,6 +45,14 @@ void list_rasters(const std::string& folder, const std::string& top, int depth, 
                    depth + 1, files, others, visited);
 }
 
+// Products are downloaded as archives.
+bool holds_archives(const std::string& folder) {
+  std::error_code ec;
+  if (!fs::is_directory(folder, ec)) return false;
+  const std::vector<std::string> files = dataset::list_folder(folder).files;
+  return std::any_of(files.begin(), files.end(), dataset::is_archive);
+}
+
 // "T33_B02_10m" is the band "B02" of "T33"; no band: the whole name.
 struct NameParts {
   std::string band, rest;
@@ -406,6 +414,8 @@ std::vector<std::string> Scene::files() const {
   return all;
 }
 
+std::string band_of_file_name(const std::string& path) { return parts_of(fs::path(path).stem().string()).band; }
+
 SceneList find_scenes(const SceneRequest& request) {
   std::error_code ec;
   SceneList list;
@@ -418,7 +428,7 @@ SceneList find_scenes(const SceneRequest& request) {
   }
   if (files.empty())
     refuse(request.from, "there are no scenes", fmt::format("{} other files", list.other_files),
-           ".tif, .tiff, .jp2 or .vrt files");
+           ".tif, .tiff, .jp2 or .vrt files", holds_archives(request.from) ? "unpacking the archives there first" : "");
   std::vector<std::string> without_grid;
   for (FoundFile& file : files) {
     file.info = images::Raster(file.path).info();

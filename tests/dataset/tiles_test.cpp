@@ -183,6 +183,11 @@ TEST_CASE("tiles: a range without width, unknown and doubled bands and other siz
   config = tiles_config(scratch / "set");
   config.bands = {"B20"};
   refused([&] { settle_tiles(config); }, "B2");
+  refused(
+      [&] {
+        find_bands({"band1", "band2"}, {"B1"}, "x");
+      },
+      "no band of this name; got B1, expected one of band1, band2; try ditdata make --names");
   config.bands = {"B2", "b02"};
   refused([&] { settle_tiles(config); }, "two bands of one name");
   config.bands = {};

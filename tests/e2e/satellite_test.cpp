@@ -138,6 +138,11 @@ TEST_CASE("satellite: products of level 2A, as they are downloaded, become tiles
   CHECK_THAT(made.out, Contains("6 tiles of 32 x 32") && Contains("3 dropped for missing pixels") &&
                            !Contains("classes from sub-folders"));
   CHECK_THAT(made.err, !Contains("--nodata 0"));
+  CHECK_THAT(made.out, Contains("means of number * scale + offset: B1 "));
+  const Result units =
+      make_32(scratch / "products", "units", {"--nodata", "0", "--scale", "1e-4", "--offset", "-1000"});
+  REQUIRE_EXIT(units, 0);
+  CHECK_THAT(units.err, Contains("most of these means lie outside of -0.2 to 2") && Contains("--offset -0.1"));
   const weights::SafetensorsFile tiles(scratch / "tiles/tiles_00000.safetensors");
   CHECK(nlohmann::json::parse(tiles.metadata().at("scale")) == std::vector<double>(12, 1e-4));
   CHECK(nlohmann::json::parse(tiles.metadata().at("offset")) == std::vector<double>(12, -0.1));
@@ -201,6 +206,8 @@ TEST_CASE("satellite: bad input of ditdata and of tiles ends with 2 and says wha
   refused(make(scratch / "scenes", scratch / "out", {"--bands", "B4,,B3"}), "empty name");
   refused(make(scratch / "scenes", scratch / "out", {"--vae", "x"}), "--vae is a flag of ditdata encode");
   refused(make(scratch / "none", scratch / "out"), "none");
+  refused(make(scratch / "scenes", scratch / "out", {"--on-bad-file", "skip"}), "try moving damaged scenes away");
+  refused(program("ditdata", {"make", "s1"}), "what is not a flag; got s1; try --from s1");
   refused(program("ditdata", {"stats"}), "takes one path");
   refused(program("ditdata", {"stats", scratch / "scenes"}), "no tiles");
   refused(program("ditdata", {"inspect", scratch / "none"}), "none");

@@ -245,6 +245,7 @@ TEST_CASE("rasters: what cannot be read is refused by name") {
   refused([&] { Raster(scratch / "none.tif"); }, "no such file");
   put_file(scratch / "text.tif", "not a raster at all");
   refused([&] { Raster(scratch / "text.tif"); }, "cannot be read as a raster");
+  refused([&] { Raster(scratch / "text.tif"); }, "try moving the file away");
   put_file(scratch / "wide.vrt", images::vrt_of("none.tif", 1, 2'000'000, 2'000'000));
   refused([&] { Raster(scratch / "wide.vrt"); }, "no scene has this size");
   put_file(scratch / "complex.vrt", images::vrt_of("none.tif", 1, 4, 4, "", "", "CFloat32"));

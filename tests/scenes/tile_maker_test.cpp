@@ -648,6 +648,14 @@ TEST_CASE("inspect: rasters, tiles and images") {
   CHECK(moments.table.find("refuse") == std::string::npos);
   CHECK(moments.table.find("model.num_classes=5 data.latent_scale=0.18215\n") != std::string::npos);
   CHECK(nlohmann::json::parse(moments.json)["files"][0]["flipped"] == true);
+  CHECK(moments.table.find("as they are trained on: 0\n") != std::string::npos);
+  std::vector<float> large(48);
+  for (size_t i = 0; i < large.size(); ++i) large[i] = i % 2 == 0 ? 5.5f : -5.5f;
+  weights::write_safetensors(scratch.at("large latents/a.safetensors"),
+                             {{"latents", "F32", {3, 4, 2, 2}, large.data()}});
+  const Inspection unscaled = inspect_path(scratch / "large latents");
+  CHECK(unscaled.table.find("5.5 5.5 5.5 5.5; as they are trained on: 5.5, far from 1") != std::string::npos);
+  CHECK(unscaled.table.find("data.path='" + scratch / "large latents" + "' ") != std::string::npos);
   weights::write_safetensors(scratch.at("wide/a.safetensors"), {{"latents", "F64", {3, 4, 2, 2}, values.data()}});
   const Inspection wide = inspect_path(scratch / "wide");
   CHECK(nlohmann::json::parse(wide.json)["files"][0]["dtype"] == "float64");
@@ -663,6 +671,17 @@ TEST_CASE("inspect: rasters, tiles and images") {
         std::string::npos);
   refused([&] { inspect_path(scratch / "none"); }, "none");
   if (!images::has_gdal()) SKIP("no GDAL");
+  put_file(scratch.at("packed/S2A.zip"), "PK");
+  refused([&] { inspect_path(scratch / "packed"); }, "there is no data; got 1 other files, expected rasters");
+  refused([&] { inspect_path(scratch / "packed"); }, "try unpacking the archives there first");
+  refused([&] { find_scenes({.from = scratch / "packed"}); }, "try unpacking the archives there first");
+  images::write_u16(scratch.at("per band/T33_B02_10m.tif"), {""}, 20, 30);
+  const Inspection per_band = inspect_path(scratch / "per band");
+  CHECK(nlohmann::json::parse(per_band.json)["files"][0]["bands"] == nlohmann::json{"B02"});
+  CHECK(per_band.table.find("ditdata make --from '" + scratch / "per band" + "' --tile 16 --out TILES\n") !=
+        std::string::npos);
+  refused([&] { find_scenes({.from = scratch / "per band", .bands = {"B4"}}); },
+          "no raster has any of the bands; got 1 raster(s) with B02, expected B4");
   images::write_u16(scratch.at("in/a.tif"), {"x", "y"}, 4, 6, place(10), 9);
   const auto found = nlohmann::json::parse(inspect_path(scratch / "in").json);
   const auto& file = found["files"][0];

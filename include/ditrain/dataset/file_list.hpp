@@ -34,6 +34,8 @@ std::string describe(const Listing& listing);
 enum class FileKind { kImage, kRaster, kShard, kOther };
 /// The kind of a file, by its extension.
 FileKind file_kind(const std::string& name);
+/// Whether a file is one of those in which data are downloaded, by its extension.
+bool is_archive(const std::string& name);
 
 /// Searches of a folder descend to this depth, which products of Sentinel-2 need. Such products have folders of the
 /// second name, whose masks are named as bands and are skipped.

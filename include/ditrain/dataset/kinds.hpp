@@ -30,6 +30,8 @@ struct DataKind {
 
 /// Errors:   LogicFault for a name that no kind has
 const DataKind* find_kind(std::string_view name);
+/// Whether values to train on are so wide or narrow that latents were probably not scaled: about 1 is learnt well.
+bool is_odd_deviation(double deviation);
 std::string help_of_kinds();  ///< "shapes: drawn, needs no files; folder: ..."
 
 }  // namespace ditrain::dataset

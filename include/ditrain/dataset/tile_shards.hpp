@@ -129,6 +129,8 @@ bool holds_tiles(const std::string& path);
 
 /// The form in which names of bands are compared: "B02" and "b2" become "B2", other names lower case.
 std::string canonical_band(const std::string& name);
+/// Whether a band has only a number for a name, "band3", as ditdata make names those of files without names.
+bool is_numbered_band(const std::string& name);
 /// The band that was probably meant by a name that none has; "" for B1, B02, ...: another number is another wavelength.
 std::string nearest_band(const std::string& name, const std::vector<std::string>& have);
 /// The position in `have` of each band in `want`.

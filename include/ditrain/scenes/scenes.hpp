@@ -62,6 +62,9 @@ struct SceneList {
   std::vector<std::string> other_resolutions = {};
 };
 
+/// The band that the name of a file gives, "B02" of T33_B02_10m.tif; "": none.
+std::string band_of_file_name(const std::string& path);
+
 /// Opens every raster once.
 /// Errors:   InputError naming scene and file: no rasters, a file that is damaged, a band that a scene lacks, has
 ///           twice or has besides those of the first, bands of one scene in other places, another type, palettes, a
