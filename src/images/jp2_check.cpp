@@ -13,8 +13,9 @@ namespace ditrain::images {
 namespace {
 
 constexpr uint64_t kSignatureBox = 0x6a502020, kCodestreamBox = 0x6a703263;
-constexpr uint64_t kStart = 0xff4f, kSizes = 0xff51, kStartOfTile = 0xff90, kEnd = 0xffd9;
-constexpr uint64_t kMaxTileBytes = uint64_t{1} << 30;  // a decoder sets up a tile as a whole
+constexpr uint64_t kStart = 0xff4f, kSizes = 0xff51, kCoding = 0xff52, kStartOfTile = 0xff90, kEnd = 0xffd9;
+// A decoder sets up a tile as a whole, and spends some 400 bytes on each of its code blocks.
+constexpr uint64_t kMaxTileBytes = uint64_t{1} << 30, kMaxCodeBlocks = uint64_t{1} << 22;
 
 class Checker {
  public:
@@ -65,11 +66,22 @@ class Checker {
     const uint64_t height = number(at + 10, 4) - std::min(number(at + 10, 4), number(at + 18, 4));
     const uint64_t tile_width = std::min(number(at + 22, 4), width), tile_height = std::min(number(at + 26, 4), height);
     const uint64_t components = number(at + 38, 2), bytes = ((number(at + 40, 1) & 0x7f) + 8) / 8;
+    tile_samples_ = tile_width * tile_height * components;
     if (tile_height == 0 || components == 0 || tile_width <= kMaxTileBytes / tile_height / components / bytes) return;
     throw InputError({.where = path_,
                       .what = "a tile of this raster is too large to be decoded as a whole",
                       .got = fmt::format("{} x {} pixels of {} components", tile_width, tile_height, components),
                       .expected = fmt::format("at most {} bytes", kMaxTileBytes)});
+  }
+
+  // COD at `at`: sides of code blocks are powers of two from 4 on.
+  void check_blocks(uint64_t at) {
+    const uint64_t blocks = tile_samples_ >> ((number(at + 10, 1) & 15) + (number(at + 11, 1) & 15) + 4);
+    if (blocks <= kMaxCodeBlocks) return;
+    throw InputError({.where = path_,
+                      .what = "a tile of this raster has too many code blocks",
+                      .got = std::to_string(blocks),
+                      .expected = fmt::format("at most {}", kMaxCodeBlocks)});
   }
 
   void check_codestream(uint64_t begin, uint64_t end) {
@@ -78,6 +90,7 @@ class Checker {
     for (uint64_t marker; (marker = number(at, 2)) != kEnd;) {
       if (end - at < 4 || marker < 0xff00) broken(at, "a marker");
       if (marker == kSizes) check_tile(at);
+      if (marker == kCoding) check_blocks(at);
       uint64_t length = number(at + 2, 2) + 2;
       if (marker == kStartOfTile) {
         if (end - at < 12) broken(at, "a tile part");
@@ -96,7 +109,7 @@ class Checker {
 
   std::string path_;
   std::ifstream file_;
-  uint64_t size_ = 0;
+  uint64_t size_ = 0, tile_samples_ = 0;
 };
 
 }  // namespace

@@ -1,8 +1,12 @@
 #include "ditrain/base/error.hpp"
 
 #include <catch2/catch.hpp>
+#include <fstream>
+#include <iterator>
 
 #include "ditrain/base/dtype.hpp"
+#include "ditrain/base/log.hpp"
+#include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/base/text.hpp"
 
 using namespace ditrain;
@@ -19,6 +23,17 @@ TEST_CASE("what files name moves no cursor and forges no lines") {
             .text() == "[a?[2J?.tif] bad\n  2026 W loss; got x?y?; try \n  --set a=b");
   CHECK(printable_lines("one\n two\n\nthree\ta\n") == "one\n two\n\n  three?a\n");
   CHECK(without_controls("\xc3\xa9\n\t") == "\xc3\xa9??");
+}
+
+TEST_CASE("the log replaces control bytes") {
+  const TemporaryFolder scratch;
+  log::open_file(scratch / "log.txt");
+  log::info_line("a\x1b[2J\nb");
+  log::progress_line("c\nd");
+  log::close_file();
+  std::ifstream file(scratch / "log.txt");
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  CHECK_THAT(text, Catch::Contains("a?[2J\n  b\n") && Catch::Contains("c?d\n"));
 }
 
 TEST_CASE("the nearest word is found, a far one is not") {

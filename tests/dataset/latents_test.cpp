@@ -49,6 +49,22 @@ std::unique_ptr<Dataset> open_shards(const std::string& path, int64_t num_classe
 Sample constant(float value, int64_t label) { return {std::vector<float>(kElements, value), label}; }
 }  // namespace
 
+TEST_CASE("latents: a deviation far from 1 is told of where shards state no factor") {
+  const ScratchFolder dir;
+  write_shard(dir.at("far/a.safetensors"), {.rows = 12, .first = -6});
+  write_shard(dir.at("near/a.safetensors"), {.rows = 4, .first = 0});
+  write_shard(dir.at("stated/a.safetensors"), {.rows = 12, .metadata = {{"scale_factor", "0.2"}}});
+  const auto warns = [&](const std::string& folder) {
+    log::open_file(dir / (folder + ".txt"));
+    open_shards(dir / folder, 0);
+    log::close_file();
+    return get_file(dir / (folder + ".txt")).find("have a deviation of 3.45") != std::string::npos;
+  };
+  CHECK(warns("far"));  // sqrt((12 12 - 1) / 12)
+  CHECK_FALSE(warns("near"));
+  CHECK_FALSE(warns("stated"));
+}
+
 TEST_CASE("latents are scaled by the factor that they state, unless the config has a number") {
   const ScratchFolder dir;
   write_shard(dir.at("a.safetensors"), {.rows = 2, .first = 8, .metadata = {{"scale_factor", "0.25"}}});

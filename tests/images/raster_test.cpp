@@ -404,10 +404,17 @@ TEST_CASE("rasters: a JPEG 2000 file of one tile that is far too large is refuse
   std::string file = get_file(std::string(DITRAIN_GOLDEN_DIR) + "/../fuzz/corpus/raster/lossless.jp2");
   const size_t siz = file.find("\xff\x51"), header = file.find("ihdr");
   REQUIRE((siz != file.npos && header != file.npos));
-  const std::string side("\0\x04\0\0", 4);  // 262144
-  for (const size_t at : {siz + 6, siz + 10, siz + 22, siz + 26, header + 4, header + 8}) file.replace(at, 4, side);
-  put_file(scratch / "large.jp2", file);
+  const auto put = [&](const std::string& side) {
+    for (const size_t at : {siz + 6, siz + 10, siz + 22, siz + 26, header + 4, header + 8}) file.replace(at, 4, side);
+    put_file(scratch / "large.jp2", file);
+  };
+  put(std::string("\0\x04\0\0", 4));  // 262144
   refused([&] { Raster(scratch / "large.jp2"); }, "a tile of this raster is too large to be decoded as a whole");
+  const size_t coding = file.find("\xff\x52", siz);
+  REQUIRE(coding != file.npos);
+  file[coding + 10] = file[coding + 11] = '\0';  // code blocks of 4 x 4
+  put(std::string("\0\0\x40\0", 4));             // 16384
+  refused([&] { Raster(scratch / "large.jp2"); }, "too many code blocks; got 16777216");
 }
 
 TEST_CASE("rasters: a truncated file is an error, never zeros") {
