@@ -20,6 +20,7 @@
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/eval/band_picture.hpp"
 #include "ditrain/eval/sampling.hpp"
+#include "ditrain/files/checksum.hpp"
 #include "ditrain/files/file_lock.hpp"
 #include "ditrain/files/files.hpp"
 #include "ditrain/images/image.hpp"
@@ -42,6 +43,7 @@ constexpr useconds_t kLook_us = 50000;
 constexpr size_t kLastWords = 1500;  // of a run that failed
 constexpr uint64_t kImageSeed = 17;
 constexpr int64_t kGridRows = 8;
+constexpr std::string_view kLabelsOfData = "of the data", kBalanced = "balanced";  // quality.json's "labels"
 constexpr std::string_view kCalibration = "calibration";
 constexpr std::string_view kFirstMark = "mark_1";  // as sample.guide: the same run's checkpoint of the first mark
 
@@ -150,6 +152,8 @@ class QualityMeterOfRecipes {
  private:
   void load_recipes();
   void check_out();
+  void go_on(const std::string& file);
+  void expect_data(const dataset::Dataset& training, const dataset::Dataset& held_out);
   void keep_runs(Recipe& r);
   void write_setup() const { files::write_file_atomically(path("quality.json"), text_of(setup_, 1) + "\n"); }
   void calibrate();
@@ -164,6 +168,20 @@ class QualityMeterOfRecipes {
   std::string grid_file(const Recipe& r, bool guided) const {
     return path(fmt::format("{}/grid_of_seed_{}_step_{}{}.png", r.name, bench_.first_seed, r.steps.back(),
                             guided ? "_guided" : ""));
+  }
+  /// The same picture as earlier versions named it; "" if there is none.
+  std::string earlier_grid_file(const Recipe& r, bool guided) const {
+    const std::string end = guided ? "_guided.png" : ".png";
+    for (const std::string& name : {fmt::format("grid_of_seed_{}", bench_.first_seed), std::string("grid")})
+      if (const std::string file = path(r.name + "/" + name + end); fs::exists(file)) return file;
+    return "";
+  }
+  /// Whether a picture of any seed and mark is there, as this version names it.
+  bool has_new_grids(const Recipe& r) const {
+    std::error_code none;
+    for (const fs::directory_entry& entry : fs::directory_iterator(path(r.name), none))
+      if (entry.path().filename().string().starts_with("grid_of_seed_")) return true;
+    return false;
   }
   std::string guide_of(const Recipe& r, int64_t seed) const {
     const std::string& guide = r.config.sample.guide;
@@ -272,38 +290,14 @@ void QualityMeterOfRecipes::load_recipes() {
 
 // Seeds and recipes may come to those that are there. Flags are fixed by the first result, recipes by their runs.
 void QualityMeterOfRecipes::check_out() {
-  setup_ = {{"minutes", bench_.minutes},
-            {"samples", bench_.samples},
-            {"evaluations", bench_.evaluations},
-            {"quick", bench_.quick},
-            {"drawn_in", "train.precision"},
-            {"recipes", Json::object()},
-            {"cpu_seconds_per_step", Json::object()},
+  setup_ = {{"minutes", bench_.minutes},         {"samples", bench_.samples},
+            {"evaluations", bench_.evaluations}, {"quick", bench_.quick},
+            {"drawn_in", "train.precision"},     {"labels", kLabelsOfData},
+            {"recipes", Json::object()},         {"cpu_seconds_per_step", Json::object()},
             {"trained_as", Json::object()}};
   lock_ = files::lock_output_folder(bench_.out);
   const std::string file = path("quality.json");
-  if (fs::exists(file)) {
-    const Json there = Json::parse(files::read_text_file(file, size_t{1} << 24), nullptr, /*allow_exceptions=*/false);
-    const auto value_there = [&](const std::string& key) {
-      return there.is_object() && there.contains(key) ? there[key] : Json();
-    };
-    if (!value_there("recipes").is_object())
-      refuse(file + " is damaged", "no recipes", "what the bench wrote", "--out with a new folder");
-    const Json marks = value_there("minutes");
-    const size_t shared = std::min(marks.size(), bench_.minutes.size());
-    if (marks.is_array() &&
-        std::equal(marks.begin(), marks.begin() + std::ptrdiff_t(shared), setup_["minutes"].begin()))
-      setup_["minutes"] = marks;  // later ones come with their first result
-    else
-      refuse(bench_.out + " holds another comparison", "minutes " + setup_["minutes"].dump(), "minutes " + marks.dump(),
-             "--out with a new folder, or marks that begin as those");
-    for (const char* key : {"samples", "evaluations", "quick", "drawn_in"})
-      if (fs::exists(path("results.jsonl")) && value_there(key) != setup_[key])
-        refuse(bench_.out + " holds another comparison", fmt::format("{} {}", key, setup_[key].dump()),
-               fmt::format("{} {}", key, value_there(key).dump()), "--out with a new folder, or the flags of before");
-    for (const char* key : {"recipes", "cpu_seconds_per_step", "trained_as"})
-      if (value_there(key).is_object()) setup_[key] = there[key];
-  }
+  if (fs::exists(file)) go_on(file);
   for (Recipe& r : recipes_) {
     keep_runs(r);
     Json& there = setup_["recipes"][r.name];
@@ -314,6 +308,48 @@ void QualityMeterOfRecipes::check_out() {
                  "--out with a new folder, a file of another name, or the flags of before");
     there = config::to_yaml(r.config);
   }
+}
+
+// Takes over what quality.json of an earlier command has fixed.
+void QualityMeterOfRecipes::go_on(const std::string& file) {
+  const Json there = Json::parse(files::read_text_file(file, size_t{1} << 24), nullptr, /*allow_exceptions=*/false);
+  const auto value_there = [&](const std::string& key) {
+    return there.is_object() && there.contains(key) ? there[key] : Json();
+  };
+  if (!value_there("recipes").is_object())
+    refuse(file + " is damaged", "no recipes", "what the bench wrote", "--out with a new folder");
+  const Json marks = value_there("minutes");
+  const size_t shared = std::min(marks.size(), bench_.minutes.size());
+  if (marks.is_array() && std::equal(marks.begin(), marks.begin() + std::ptrdiff_t(shared), setup_["minutes"].begin()))
+    setup_["minutes"] = marks;  // later ones come with their first result
+  else
+    refuse(bench_.out + " holds another comparison", "minutes " + setup_["minutes"].dump(), "minutes " + marks.dump(),
+           "--out with a new folder, or marks that begin as those");
+  const bool has_results = fs::exists(path("results.jsonl"));
+  bool has_runs = has_results;
+  for (const auto& recipe : there["recipes"].items()) has_runs = has_runs || fs::exists(path(recipe.key()));
+  for (const std::string key : {"samples", "evaluations", "quick", "drawn_in"})
+    if ((key == "quick" ? has_runs : has_results) && value_there(key) != setup_[key])
+      refuse(bench_.out + " holds another comparison", fmt::format("{} {}", key, setup_[key].dump()),
+             fmt::format("{} {}", key, value_there(key).dump()), "--out with a new folder, or the flags of before");
+  // Results of one folder are compared: all have the labels of the first, which earlier versions do not state.
+  if (has_results) setup_["labels"] = value_there("labels").is_string() ? there["labels"] : Json(kBalanced);
+  if (has_runs && value_there("data").is_object()) setup_["data"] = there["data"];
+  const bool same_time = value_there("quick") == setup_["quick"];  // --quick measures the time of a step in a hurry
+  for (const std::string key : {"recipes", "cpu_seconds_per_step", "trained_as"})
+    if (value_there(key).is_object() && (same_time || key == "recipes")) setup_[key] = there[key];
+}
+
+// Which samples are held out follows from their numbers: with images that came or went, runs of before have seen some.
+void QualityMeterOfRecipes::expect_data(const dataset::Dataset& training, const dataset::Dataset& held_out) {
+  const Json data = {{"checksum", files::to_hex(files::checksum_of(training.samples_checksum()))},
+                     {"training", training.size()},
+                     {"held_out", held_out.size()}};
+  if (Json& there = setup_["data"]; there.is_null())  // a new folder, or one of an earlier version
+    there = data;
+  else if (there != data)
+    refuse(bench_.out + " holds runs on other data, some of whose training images would count as held out now",
+           data.dump(), there.dump(), "--out with a new folder, or the images of before in data.path");
 }
 
 // A recipe stays with the runs that it has, whatever recipes come to the folder or are left out.
@@ -440,6 +476,7 @@ void QualityMeterOfRecipes::open_images() {
   }
   const auto held_out = dataset::open_dataset(settled_data_, plan::model_shape(c.model), num_classes_,
                                               uint64_t(c.train.seed), dataset::Part::kHeldOut);
+  expect_data(*inputs.data, *held_out);
   const int64_t most = bench_.quick ? 16 * bench_.samples : kMostTraining;
   LabelledImages training = load_images(*inputs.data, std::min(kMostTraining, most), kImageSeed);
   LabelledImages others = load_images(*held_out, std::min(kMostHeldOut, most), kImageSeed);
@@ -498,7 +535,9 @@ LabelledImages QualityMeterOfRecipes::draw(const Recipe& r, const std::string& r
   const std::string guide_path = guide_of(r, p.seed);
   const auto guide =
       p.guided && !guide_path.empty() ? checkpoint::load_guide(guide_path, source.config, precision) : nullptr;
-  const auto labels = eval::make_labels("balanced", bench_.samples, source.config.model.num_classes, uint64_t(p.seed));
+  const auto labels = setup_.at("labels") == kBalanced
+                          ? eval::make_labels(std::string(kBalanced), bench_.samples, num_classes_, uint64_t(p.seed))
+                          : meter_->labels_of_real(bench_.samples, uint64_t(p.seed));
   const eval::GenerateRequest request{
       .sampler = sampler_within(r.config, p.guided, bench_.evaluations),
       .seed = uint64_t(p.seed),
@@ -516,10 +555,9 @@ LabelledImages QualityMeterOfRecipes::draw(const Recipe& r, const std::string& r
 void QualityMeterOfRecipes::write_grid(const Recipe& r, const LabelledImages& images, bool guided) const {
   const eval::BandPictures picture(config::learns_pixels(r.config) ? settled_data_ : dataset::Config(),
                                    images.shape.channels);
-  const int64_t columns = num_classes_ >= 2 && num_classes_ <= 16 ? num_classes_ : kGridRows;
+  const auto [columns, numbers] = grid_of_classes(images.labels, num_classes_, kGridRows);
   std::vector<images::ImageU8> pictures;
-  for (int64_t i = 0; i < std::min(images.size(), columns * kGridRows); ++i)
-    pictures.push_back(picture(images.at(i), images.shape.height, images.shape.width));
+  for (const int64_t i : numbers) pictures.push_back(picture(images.at(i), images.shape.height, images.shape.width));
   fs::create_directories(path(r.name));  // which has no runs if they are another recipe's
   images::write_png(grid_file(r, guided), images::make_grid(pictures, columns, 1));
 }
@@ -582,9 +620,11 @@ void QualityMeterOfRecipes::write_pictures(const QualityTable& table) {
     std::vector<images::ImageU8> blocks;
     std::string names;
     for (const Recipe& r : recipes_) {
-      if (!fs::exists(grid_file(r, guided))) continue;
-      blocks.push_back(images::read_image(grid_file(r, guided)));
-      names += (names.empty() ? "" : ", ") + r.name;
+      const bool is_new = fs::exists(grid_file(r, guided));
+      const std::string file = is_new ? grid_file(r, guided) : earlier_grid_file(r, guided);
+      if (file.empty()) continue;
+      blocks.push_back(images::read_image(file));
+      names += (names.empty() ? "" : ", ") + r.name + (is_new ? "" : " (drawn by an earlier version)");
     }
     const std::string end = guided ? "_guided" : "", grid = "grid" + end + ".png";
     if (guided && std::none_of(recipes_.begin(), recipes_.end(), [&](const Recipe& r) { return guides(r); })) continue;
@@ -593,7 +633,7 @@ void QualityMeterOfRecipes::write_pictures(const QualityTable& table) {
     if (!blocks.empty()) {
       images::write_png(path(grid), beside_each_other(blocks));
       told += fmt::format("; {}/{}, from left to right: {}", bench_.out, grid, names);
-    } else {
+    } else if (std::any_of(recipes_.begin(), recipes_.end(), [&](const Recipe& r) { return has_new_grids(r); })) {
       fs::remove(path(grid));  // of other marks or seeds
     }
     harness_.note(told);
@@ -636,9 +676,12 @@ void QualityMeterOfRecipes::run() {
             "between them three times out of four"
           : "95 %, bootstrap over seeds";
   harness_.note(
-      fmt::format("{} samples per set, {} evaluations of the model for each; {} seed(s) from {} on; "
+      fmt::format("{} samples per set with {}, {} evaluations of the model for each; {} seed(s) from {} on; "
                   "intervals: {}",
-                  bench_.samples, bench_.evaluations, bench_.seeds, bench_.first_seed, intervals));
+                  bench_.samples,
+                  setup_.at("labels") == kBalanced ? "classes in turn, as the first results of this folder"
+                                                   : "the labels of the real images",
+                  bench_.evaluations, bench_.seeds, bench_.first_seed, intervals));
   if (recipes_.size() > 1)
     harness_.note(
         "A / B: CPU time of B / CPU time of A until each has the value of B's last mark; not decidable: both are as "

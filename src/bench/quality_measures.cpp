@@ -51,6 +51,22 @@ LabelledImages load_images(const dataset::Dataset& data, int64_t most, uint64_t 
   return all;
 }
 
+GridOfClasses grid_of_classes(const std::vector<int64_t>& labels, int64_t num_classes, int64_t rows) {
+  if (num_classes >= 2 && num_classes <= 16) {
+    std::vector<std::vector<int64_t>> of_class(static_cast<size_t>(num_classes));
+    for (size_t i = 0; i < labels.size(); ++i) of_class.at(size_t(labels[i])).push_back(int64_t(i));
+    GridOfClasses grid{num_classes, {}};
+    int64_t full = rows;
+    for (const auto& numbers : of_class) full = std::min(full, int64_t(numbers.size()));
+    for (int64_t row = 0; row < full; ++row)
+      for (const auto& numbers : of_class) grid.numbers.push_back(numbers[size_t(row)]);
+    if (full > 0) return grid;
+  }
+  GridOfClasses grid{rows, {}};
+  for (int64_t i = 0; i < std::min(int64_t(labels.size()), rows * rows); ++i) grid.numbers.push_back(i);
+  return grid;
+}
+
 double border_ratio(const LabelledImages& images, int64_t patch) {
   const int64_t H = images.shape.height, W = images.shape.width, planes = images.size() * images.shape.channels;
   double sums[2] = {};  // within patches, across borders
@@ -77,7 +93,7 @@ QualityMeter::QualityMeter(ops::Context& ctx, Setup setup) : ctx_(ctx), setup_(s
                       .what = "too few images are held out to compare with",
                       .got = std::to_string(held_out.size()),
                       .expected = "at least 4, and as many as samples are drawn",
-                      .hint = "--set data.hold_out=0.2"});
+                      .hint = "more images, or a larger share of them: --set data.hold_out=0.5"});
   const int64_t half = held_out.size() / 2;
   training_ = means_of(setup_.training, kNearestParts);
   held_out_half_ = means_of(part_of(held_out, 0, half), kNearestParts);
@@ -114,7 +130,7 @@ QualityMeter::Means QualityMeter::means_of(const LabelledImages& images, int64_t
 }
 
 bool QualityMeter::takes_frechet(int64_t num_samples, int64_t dimensions) const {
-  return std::min(num_samples, setup_.held_out.size()) >= kImagesPerDimension * dimensions;
+  return std::min({num_samples, setup_.training.size(), setup_.held_out.size()}) >= kImagesPerDimension * dimensions;
 }
 
 double QualityMeter::distance(const LabelledImages& samples, int64_t parts) const {
@@ -182,6 +198,14 @@ MeasureValues QualityMeter::of_real(int64_t num, int64_t patch, uint64_t seed) {
   }
   values[5] = nearest_ratio(drawn) / ratio_of_new_;
   return values;
+}
+
+std::vector<int64_t> QualityMeter::labels_of_real(int64_t num, uint64_t seed) const {
+  std::vector<int64_t> labels(size_t(num), 0);
+  const dataset::EpochSampler order(setup_.training.size(), seed);
+  for (int64_t i = 0; i < num && setup_.num_classes > 0; ++i)
+    labels[size_t(i)] = setup_.training.labels[size_t(order.index_at(i % order.size()))];
+  return labels;
 }
 
 std::vector<std::string> QualityMeter::describe(int64_t num_samples) const {

@@ -23,8 +23,9 @@ struct Measure {
 
 /// The measures of a set of samples; a value is NaN where a measure does not exist (no classes).
 ///   4x4, 8x8, 16x16   distance of the means over so many parts of the samples to those of held-out images: Frechet
-///                     distance, or, of fewer than ten times as many images as dimensions, the unbiased kernel distance
-///                     (squared maximum mean discrepancy of the kernel (a.b/d + 1)^3)
+///                     distance, or, with fewer than ten times as many samples, training or held-out images as
+///                     dimensions, the unbiased kernel distance (squared maximum mean discrepancy of the kernel
+///                     (a.b/d + 1)^3); samples and the real images in their place have the same one
 ///   real -> samples   share of samples to which a small classifier, trained on the training images, gives their label
 ///   samples -> real   share of held-out images to which one trained on the samples gives their label
 ///   nearest           mean distance to the nearest training image / mean distance to the nearest held-out image, as a
@@ -46,6 +47,14 @@ using MeasureValues = std::array<double, kMeasures.size()>;
 /// `most` images of a data set in a random order that the seed gives, or all.
 LabelledImages load_images(const dataset::Dataset& data, int64_t most, uint64_t seed);
 
+/// The samples of a picture, row by row: with 2 to 16 classes a column for each, and as many rows as all of them can
+/// fill, at most `rows`; otherwise the first `rows` x `rows`.
+struct GridOfClasses {
+  int64_t columns;
+  std::vector<int64_t> numbers;
+};
+GridOfClasses grid_of_classes(const std::vector<int64_t>& labels, int64_t num_classes, int64_t rows);
+
 /// Mean absolute difference of neighbouring pixels, in rows and in columns, across borders of patches / within patches.
 double border_ratio(const LabelledImages& images, int64_t patch);
 
@@ -66,6 +75,9 @@ class QualityMeter {
   /// "real -> samples" is of held-out images, as the classifier knows the others; that of
   /// "nearest" is of a random half of the held-out images that define 1.
   MeasureValues of_real(int64_t num, int64_t patch, uint64_t seed);
+  /// The labels of the images of of_real() with this seed, in their order, again from the first where `num` are more:
+  /// samples with them have the classes of the data in their proportions. Zeros for a model without classes.
+  std::vector<int64_t> labels_of_real(int64_t num, uint64_t seed) const;
   int64_t of_training() const { return setup_.training.size(); }  ///< images
   /// "8x8: Frechet distance" ... for so many samples.
   std::vector<std::string> describe(int64_t num_samples) const;

@@ -40,6 +40,9 @@ std::vector<BandStatistics> statistics_for(const Config& config, const TileShard
   if (all.tiles != shards.size() || all.type != shards.type())
     refuse(fmt::format("{} is not of these tiles", path), fmt::format("{} tiles of {}", all.tiles, word_of(all.type)),
            fmt::format("{} tiles of {}", shards.size(), word_of(shards.type())), "ditdata stats " + config.path);
+  if (!all.checksum.empty() && all.checksum != checksum_of(shards))
+    refuse(fmt::format("{} is of other tiles: they have changed since", path), "checksum " + all.checksum,
+           checksum_of(shards), "ditdata stats " + config.path);
   std::vector<std::string> have;
   for (const BandStatistics& band : all.bands) have.push_back(band.name);
   std::vector<BandStatistics> wanted;

@@ -96,6 +96,13 @@ void Dataset::read_drawn(int64_t index, bool flip, const RandomKey&, float* chw,
   read(index, flip, chw, condition);
 }
 
+int64_t Dataset::label_of(int64_t index) const {
+  std::vector<float> unused(static_cast<size_t>(shape_.elements()));
+  Condition condition;
+  read(index, /*flip=*/false, unused.data(), &condition);
+  return condition.label;
+}
+
 void Dataset::keep(Part part, double share) {
   for (int64_t i = 0; i < size_; ++i)
     if ((RandomKey(0, Stream::kHeldOut, uint64_t(i)).uniform(0) < share) == (part == Part::kHeldOut))

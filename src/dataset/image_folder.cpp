@@ -97,6 +97,8 @@ class ImageFolder final : public Dataset {
     return images::turn_upright(images::decode_image(path, bytes), images::exif_orientation(bytes));
   }
 
+  int64_t label_of(int64_t index) const override { return files_[size_t(index)].label; }
+
   void read(int64_t index, bool flip, float* chw, Condition* condition) const override {
     const File& file = files_[size_t(index)];
     const images::ImageU8 image =
@@ -110,7 +112,7 @@ class ImageFolder final : public Dataset {
           const int64_t from = flip ? width - 1 - x : x;
           *chw++ = float(image.pixels[size_t((y * width + from) * 3 + c)]) / 127.5f - 1.0f;
         }
-    condition->label = file.label;
+    condition->label = label_of(index);
   }
 
   std::string root_;

@@ -41,15 +41,28 @@ struct Shard {
 
 constexpr const char* kOptional[] = {"labels", "latents_flip", "mean", "mean_flip"};
 
+void expect_latents(const weights::SafetensorsFile& file) {
+  if (file.contains("latents") || file.contains("mean")) return;
+  std::vector<std::string> names;
+  for (const weights::TensorView& view : file.tensors()) names.push_back(view.name);
+  const std::string nearest = nearest_word("latents", names);
+  throw InputError({.where = file.path(),
+                    .what = "there is no tensor 'latents', nor 'mean' and 'logvar'",
+                    .got = fmt::format("a file of {} tensors", names.size()),
+                    .hint = nearest.empty() ? "" : fmt::format("another name in the file: latents for {}", nearest)});
+}
+
 // A tensor of latents must have the model's sample shape behind N, and a type that can be read.
 void check_latents(const weights::SafetensorsFile& file, const weights::TensorView& view, const SampleShape& want) {
   const std::vector<int64_t> sample{want.channels, want.height, want.width};
+  const bool channels_last = view.shape.size() == 4 && view.shape[1] == view.shape[2] && view.shape[3] < view.shape[1];
   if (view.shape.size() != 4 || !std::equal(sample.begin(), sample.end(), view.shape.begin() + 1))
     throw ShapeError({.where = file.path(),
                       .what = "`" + view.name + "` is not what the model reads",
                       .got = text_of(view.shape),
                       .expected = "[N, " + text_of(sample).substr(1),
-                      .hint = "model.in_channels and model.input_size of these latents"});
+                      .hint = channels_last ? "[N, C, H, W], the channels before the pixels: these seem to be last"
+                                            : "model.in_channels and model.input_size of these latents"});
   if (view.dtype != "F32" && view.dtype != "BF16" && view.dtype != "F16")
     throw InputError({.where = file.path(),
                       .what = "`" + view.name + "` has a type that latents cannot have",
@@ -97,6 +110,7 @@ Shard open_shard(const std::string& path, int64_t first, const SampleShape& shap
     throw InputError({.where = path,
                       .what = "both `latents` and `mean`",
                       .expected = "latents, or mean and logvar from which training draws them"});
+  expect_latents(shard.file);
   check_latents(shard.file, shard.latents(), shape);
   shard.count = shard.latents().shape[0];
   if (shard.draws()) check_beside(shard, "logvar", shape);
@@ -181,6 +195,11 @@ class Latents final : public Dataset {
     return *std::prev(after);  // of shards that begin at the same index, the last is the one that is not empty
   }
 
+  int64_t label_of(int64_t index) const override {
+    const Shard& shard = shard_of(index);
+    return shard.labels.empty() ? 0 : shard.labels[size_t(index - shard.first)];
+  }
+
   void read(int64_t index, bool flip, float* chw, Condition* condition) const override {
     read_drawn(index, flip, RandomKey(0, Stream::kPosterior, uint64_t(index)), chw, condition);
   }
@@ -198,7 +217,7 @@ class Latents final : public Dataset {
       for (size_t i = 0; i < noise.size(); ++i) chw[i] += std::exp(0.5f * clamp_logvar(logvar[i])) * noise[i];
     }
     for (int64_t i = 0; i < shape_.elements(); ++i) chw[i] *= scale_;
-    condition->label = shard.labels.empty() ? 0 : shard.labels[size_t(row)];
+    condition->label = label_of(index);
   }
 
   void read_row(const Shard& shard, const std::string& name, int64_t row, float* chw) const {

@@ -125,6 +125,8 @@ class Shapes final : public Dataset {
   }
 
  private:
+  int64_t label_of(int64_t index) const override { return index % num_classes_; }
+
   void read(int64_t index, bool /*flip*/, float* chw, Condition* condition) const override {
     const Scene scene = make_scene(seed_, index, shape_);
     const int64_t plane = shape_.height * shape_.width;
@@ -134,7 +136,7 @@ class Shapes final : public Dataset {
         float* out = chw + y * shape_.width + x;
         for (int64_t c = 0; c < shape_.channels; ++c) out[c * plane] = 2.0f * band(rgb, c, shape_.channels) - 1.0f;
       }
-    condition->label = index % num_classes_;
+    condition->label = label_of(index);
   }
 
   uint64_t seed_;

@@ -340,6 +340,16 @@ void TileShards::check_like_first(const TileShard& shard) const {
   same("labels", shard.file.contains("labels") ? "labels" : "none", first.file.contains("labels") ? "labels" : "none");
 }
 
+void add_to(files::Checksum& sum, const TileShards& shards) {
+  for (const TileShard& shard : shards.shards()) {
+    const weights::TensorView& images = shard.file.tensor("images");
+    sum.add(shard.file.data(), size_t(shard.file.tensors().front().offset));
+    const size_t tile = images.bytes / size_t(std::max<int64_t>(1, shard.count));
+    for (int64_t i = 0; i < shard.count; i += 1000) sum.add(images.data + size_t(i) * tile, tile);
+    sum.add(shard.labels.data(), shard.labels.size() * sizeof shard.labels[0]);
+  }
+}
+
 bool holds_tiles(const std::string& path) {
   std::error_code ec;
   std::string file = path;

@@ -146,6 +146,12 @@ double BandStatistics::percentile(double p) const {
   throw InputError({.where = "statistics", .what = fmt::format("band {} has no percentile {}", name, p)});
 }
 
+std::string checksum_of(const TileShards& shards) {
+  files::Checksum sum;
+  add_to(sum, shards);
+  return files::to_hex(sum.value());
+}
+
 TileStatistics statistics_of(const TileShards& shards, int threads) {
   const tbb::global_control limit(tbb::global_control::max_allowed_parallelism, size_t(threads));
   std::vector<Band> bands(shards.bands().size());
@@ -159,7 +165,7 @@ TileStatistics statistics_of(const TileShards& shards, int threads) {
     find_places(shards.type(), band);
   }
   if (shards.type() == images::PixelType::kF32) for_all(shards, bands, count_lower);
-  TileStatistics all{.tiles = shards.size(), .type = shards.type(), .bands = {}};
+  TileStatistics all{.tiles = shards.size(), .type = shards.type(), .bands = {}, .checksum = checksum_of(shards)};
   for (Band& band : bands) {
     find_percentiles(shards.type(), band);
     all.bands.push_back(std::move(band.s));
@@ -175,6 +181,7 @@ std::string statistics_path(const std::string& shards) {
 
 void write_statistics(const std::string& path, const TileStatistics& all) {
   json out = {{"tiles", all.tiles}, {"type", word_of(all.type)}};
+  if (!all.checksum.empty()) out["checksum"] = all.checksum;
   for (const BandStatistics& s : all.bands) {
     out["bands"].push_back(s.name);
     out["valid"].push_back(s.valid), out["missing"].push_back(s.missing);
@@ -196,6 +203,7 @@ TileStatistics read_statistics(const std::string& path) {
     all.tiles = in.at("tiles");
     if (!find_word(in.at("type").get<std::string>(), all.type))
       throw InputError({.where = path, .what = "unknown type", .got = in.at("type").get<std::string>()});
+    if (in.contains("checksum")) all.checksum = in.at("checksum");
     const size_t n = in.at("bands").size();
     for (size_t b = 0; b < n; ++b) {
       BandStatistics s{.name = in.at("bands").at(b)};

@@ -49,16 +49,9 @@ class Tiles final : public Dataset {
            ", bands in [-1, 1]: " + scaling_.describe() + describe_condition();
   }
 
-  // Covers of each shard its header and size, and each thousandth tile.
   std::string checksum_of_samples() const override {
     files::Checksum sum;
-    for (const TileShard& shard : shards_.shards()) {
-      const weights::TensorView& images = shard.file.tensor("images");
-      sum.add(shard.file.data(), size_t(shard.file.tensors().front().offset));
-      const size_t tile = images.bytes / size_t(std::max<int64_t>(1, shard.count));
-      for (int64_t i = 0; i < shard.count; i += 1000) sum.add(images.data + size_t(i) * tile, tile);
-      sum.add(shard.labels.data(), shard.labels.size() * sizeof shard.labels[0]);
-    }
+    add_to(sum, shards_);
     const std::string scaling = scaling_.describe();
     sum.add(scaling.data(), scaling.size());
     return files::to_hex(sum.value());
@@ -131,6 +124,11 @@ class Tiles final : public Dataset {
 
   int64_t pixels() const { return shape_.height * shape_.width; }
 
+  int64_t label_of(int64_t index) const override {
+    const TileShard& shard = shards_.shard_of(index);
+    return shard.labels.empty() ? 0 : shard.labels[size_t(index - shard.first)];
+  }
+
   void read(int64_t index, bool flip, float* chw, Condition* condition) const override {
     const TileShard& shard = shards_.shard_of(index);
     const int64_t tile = index - shard.first;
@@ -141,7 +139,7 @@ class Tiles final : public Dataset {
       if (read_band(shard, tile, bands_[size_t(c)], scale, out, valid) > 0)
         fill_missing(shard, tile, bands_[size_t(c)], out);
     }
-    condition->label = shard.labels.empty() ? 0 : shard.labels[size_t(tile)];
+    condition->label = label_of(index);
     if (!shard.numbers.empty()) {
       const auto row = shard.numbers.begin() + tile * int64_t(kNumMetadata);
       condition->numbers.assign(row, row + kNumMetadata);

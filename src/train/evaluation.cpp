@@ -20,29 +20,29 @@ namespace {
 constexpr int64_t kReferenceImages = 4000;
 
 void write_grid(const std::string& path, const std::vector<float>& images, const dataset::SampleShape& shape,
-                const nn::ModelConfig& m, const eval::BandPictures& picture) {
+                int64_t classes_in_turn, const eval::BandPictures& picture) {
   const int64_t elements = shape.elements(), n = int64_t(images.size()) / elements;
   std::vector<images::ImageU8> pictures;
   for (int64_t i = 0; i < n; ++i) pictures.push_back(picture(images.data() + i * elements, shape.height, shape.width));
-  // Labels go in turn: with few classes each gets a column of its own.
-  const bool few_classes = m.num_classes >= 2 && m.num_classes <= 16;
-  const int64_t columns = few_classes ? m.num_classes : int64_t(std::ceil(std::sqrt(double(n))));
+  // Where labels go in turn, few classes get a column each.
+  const bool few_classes = classes_in_turn >= 2 && classes_in_turn <= 16;
+  const int64_t columns = few_classes ? classes_in_turn : int64_t(std::ceil(std::sqrt(double(n))));
   images::write_png(path, images::make_grid(pictures, columns, 2));
 }
 
-constexpr const char* kLabels = "balanced";
+constexpr const char *kBalanced = "balanced", *kLabelsOfData = "of the data";
 
 bool all_finite(const std::vector<float>& values) {
   return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
 }
 
-void write_facts(const std::string& picture, int64_t step, const config::Config& c, bool decoded) {
+void write_facts(const std::string& picture, int64_t step, const config::Config& c, const char* labels, bool decoded) {
   const std::filesystem::path folder = std::filesystem::path(picture).parent_path();
   eval::write_sample_facts(folder.string(),
                            {.program = "ditrain",
                             .images = c.sample.num_images,
                             .sampler = sampler_of(c),
-                            .labels = kLabels,
+                            .labels = labels,
                             .seed = uint64_t(c.train.seed),
                             .checkpoint = folder.parent_path().string(),
                             .step = step,
@@ -57,7 +57,7 @@ void write_facts(const std::string& picture, int64_t step, const config::Config&
 eval::GenerateRequest share_of(const config::Config& config, int64_t n, const dist::Communicator& comm,
                                nn::Model* guide) {
   const auto seed = uint64_t(config.train.seed);
-  const std::vector<int64_t> labels = eval::make_labels(kLabels, n, config.model.num_classes, seed);
+  const std::vector<int64_t> labels = eval::make_labels(kBalanced, n, config.model.num_classes, seed);
   const parallel::Range mine = parallel::partition(n, comm.rank(), comm.world_size());
   return {.sampler = sampler_of(config),
           .seed = seed,
@@ -69,15 +69,27 @@ eval::GenerateRequest share_of(const config::Config& config, int64_t n, const di
 
 }  // namespace
 
+bool Evaluation::gives_images() const { return config.model.condition_channels > 0 || !config.model.metadata.empty(); }
+
 // Samples of a model that is given images or numbers are drawn for the first ones of a shuffle of the data, whose
 // labels they have.
 void Evaluation::give_images(eval::GenerateRequest& request) const {
-  if (config.model.condition_channels == 0 && config.model.metadata.empty()) return;
+  if (!gives_images()) return;
   const dataset::EpochSampler order(data.size(), uint64_t(config.train.seed));
   std::vector<float> unused(static_cast<size_t>(data.shape().elements()));
   for (size_t i = 0; i < request.conditions.size(); ++i)
     data.load(order.index_at((request.first_index + int64_t(i)) % data.size()), /*flip=*/false, unused.data(),
               &request.conditions[i]);
+  if (config.model.num_classes == 0)  // whatever labels the data have
+    for (Condition& condition : request.conditions) condition.label = 0;
+}
+
+// The labels of the same shuffle: a distance to the data would count other proportions of the classes as a difference.
+void Evaluation::give_labels(eval::GenerateRequest& request) const {
+  if (config.model.num_classes < 2) return;
+  const dataset::EpochSampler order(data.size(), uint64_t(config.train.seed));
+  for (size_t i = 0; i < request.conditions.size(); ++i)
+    request.conditions[i].label = data.label(order.index_at((request.first_index + int64_t(i)) % data.size()));
 }
 
 void Evaluation::sample_grid(const std::string& path, int64_t step, bool compare,
@@ -87,7 +99,7 @@ void Evaluation::sample_grid(const std::string& path, int64_t step, bool compare
   eval::GenerateRequest request = share_of(config, n, comm, guide);
   give_images(request);
   std::vector<float> images = eval::generate(ctx, model, config.diffusion, request);
-  if (compare && data.num_classes() > 1 && encoded == nullptr) {
+  if (compare && data.num_classes() > 1 && config.model.num_classes > 1 && encoded == nullptr) {
     double own = 0;
     const double share = eval::nearest_neighbour_accuracy(ctx, images, request.conditions, data, kReferenceImages);
     own = share * double(request.conditions.size());
@@ -107,8 +119,8 @@ void Evaluation::sample_grid(const std::string& path, int64_t step, bool compare
     eval::expect_finite(all, n, 0, decoder != nullptr && !diverged ? eval::kBadVae : eval::kDiverged);
     const bool latents = !config::learns_pixels(config) && decoder == nullptr;
     const eval::BandPictures picture(latents ? dataset::Config() : config.data, shape.channels);
-    write_grid(path, all, shape, config.model, picture);
-    write_facts(path, step, config, decoder != nullptr);
+    write_grid(path, all, shape, gives_images() ? 0 : config.model.num_classes, picture);
+    write_facts(path, step, config, gives_images() ? kLabelsOfData : kBalanced, decoder != nullptr);
     const std::string note =
         latents ? "latents, of which the first channels are shown: sample.vae decodes them" : picture.description();
     log::info("samples: {}{}", path, note.empty() ? "" : " (" + note + ")");
@@ -119,7 +131,8 @@ void Evaluation::sample_grid(const std::string& path, int64_t step, bool compare
 
 double Evaluation::fid(eval::TrainingFid& measure, std::map<std::string, double>& extra) {
   const eval::WeightsFrom averaged(model.parameters(), ema);
-  const eval::GenerateRequest mine = share_of(config, config.eval.fid_samples, comm, guide);
+  eval::GenerateRequest mine = share_of(config, config.eval.fid_samples, comm, guide);
+  give_labels(mine);
   bool diverged = false, bad_vae = false;  // eight bits would hide it
   double value = measure.distance(int64_t(mine.conditions.size()), [&](int64_t first, int64_t n) {
     eval::GenerateRequest some = mine;

@@ -1,4 +1,5 @@
 // The parts of ditbench quality: statistics, the small classifier, the measures, the plot. tests/e2e runs the bench.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -205,13 +206,35 @@ TEST_CASE("quality: the border ratio sees steps at the borders of patches alone"
 
 TEST_CASE("quality: the distance is the Frechet one where images are many, else the unbiased kernel distance") {
   Team t;
-  const auto described = [&](int64_t held_out) {
-    return QualityMeter(t.ctx, {.training = halves(8, 1), .held_out = halves(held_out, 2)}).describe(200);
+  const auto described = [&](int64_t held_out, int64_t training = 160) {
+    return QualityMeter(t.ctx, {.training = halves(training, 1), .held_out = halves(held_out, 2)}).describe(200);
   };
   CHECK_THAT(described(160)[0], Contains("4x4: Frechet distance of 200 samples and 160 held-out images in 16 dim"));
   CHECK_THAT(described(159)[0], Contains("4x4: unbiased kernel distance"));
   CHECK_THAT(described(160)[1], Contains("8x8: unbiased kernel distance"));
-  CHECK_THROWS_WITH(described(3), Contains("data.hold_out=0.2"));
+  // Real images take the place of samples: with fewer of them than that, both have the kernel distance.
+  CHECK_THAT(described(160, 159)[0], Contains("4x4: unbiased kernel distance"));
+  CHECK_THROWS_WITH(described(3), Contains("data.hold_out=0.5"));
+}
+
+TEST_CASE("quality: samples have the classes of the data in their proportions, and a picture has them in columns") {
+  Team t;
+  LabelledImages training = halves(90, 1);
+  for (size_t i = 0; i < training.labels.size(); ++i) training.labels[i] = i % 9 == 0 ? 2 : 0;  // none has class 1
+  const QualityMeter meter(t.ctx,
+                           {.training = training, .held_out = halves(16, 2), .num_classes = 3, .classifier_steps = 1});
+  const std::vector<int64_t> labels = meter.labels_of_real(180, 5);
+  CHECK(std::count(labels.begin(), labels.end(), 2) == 20);
+  CHECK(std::count(labels.begin(), labels.end(), 0) == 160);
+  CHECK(labels != meter.labels_of_real(180, 6));
+  CHECK(QualityMeter(t.ctx, {.training = training, .held_out = halves(16, 2)}).labels_of_real(2, 5) ==
+        std::vector<int64_t>{0, 0});
+
+  const GridOfClasses grid = grid_of_classes({1, 1, 0, 1, 0, 1}, 2, 8);
+  CHECK(grid.columns == 2);
+  CHECK(grid.numbers == std::vector<int64_t>{2, 0, 4, 1});
+  CHECK(grid_of_classes({1, 1, 1}, 2, 8).columns == 8);  // class 0 has no sample
+  CHECK(grid_of_classes({1, 1, 1}, 2, 8).numbers == std::vector<int64_t>{0, 1, 2});
 }
 
 TEST_CASE("quality: the plot has a curve per recipe with its bars, and leaves out what is no number") {

@@ -70,6 +70,7 @@ TEST_CASE("parts of the data: each sample is held out or trained on, whatever th
   CHECK(held_out->size() == Approx(50).margin(20));
   CHECK_THAT(training->describe_part(), Contains(std::to_string(training->size()) + " of them are for training"));
   CHECK(training->samples_checksum() != held_out->samples_checksum());
+  for (int64_t i = 0; i < held_out->size(); ++i) CHECK(held_out->label(i) == load(*held_out, i).label);
   int64_t in_training = 0, in_held_out = 0;
   for (int64_t i = 0; i < 200; ++i) {
     const Sample sample = load(*all, i);

@@ -42,6 +42,7 @@ TEST_CASE("class folders become labels in the order of their names") {
   CHECK(load(*data, 1) == Sample{filled(20), 0});
   CHECK(load(*data, 2) == Sample{filled(255), 1});
   CHECK(load(*data, 3) == Sample{filled(255), 1});
+  for (int64_t i = 0; i < 4; ++i) CHECK(data->label(i) == load(*data, i).label);
   CHECK_THAT(data->describe(), Contains("4 images") && Contains("2 classes"));
   CHECK_NOTHROW(open_folder(dir.path(), 0));
   CHECK_THROWS_WITH(open_folder(dir.path(), 1), Contains("label out of range"));

@@ -160,6 +160,7 @@ TEST_CASE("latent shards are numbered in the order of their names") {
   CHECK(load(*data, 2) == constant(3, 6));
   CHECK(load(*data, 3) == constant(10, 7));
   CHECK(load(*data, 4) == constant(11, 0));
+  CHECK((data->label(2) == 6 && data->label(3) == 7));
   CHECK(load(*data, 1, true) == constant(-2, 5));
   CHECK(load(*data, 4, true) == constant(-11, 0));
   CHECK_THAT(data->describe(), Contains("5 samples in 2 shards") && Contains(" flipped copies"));
@@ -204,12 +205,18 @@ TEST_CASE("shards that do not go with the model or with each other are refused b
   };
   refused({.rows = 2, .labels = {0, 1}, .sample = {2, 3, 2}}, "[2, 2, 3, 2]");
   refused({.rows = 2, .labels = {0, 1}, .sample = {12}}, "[2, 12]");
+  refused({.rows = 1, .labels = {0}, .sample = {2, 3, 2}}, "try model.in_channels and model.input_size");
   refused({.rows = 2}, "`labels` must be in all shards or in none");
   refused({.rows = 2, .labels = {0, 1}, .flips = true}, "`latents_flip` must be in all shards");
   refused({.rows = 2, .labels = {0}}, "`labels` does not go with");
   refused({.rows = 2, .labels = {0, -1}}, "label out of range at row 1; got -1");
   refused({.rows = 2, .labels = {0, int64_t{1} << 40}}, "label out of range at row 1");
   refused({.rows = 1, .labels = {0}, .dtype = "I32"}, "got I32");
+  const std::vector<float> some(32);
+  weights::write_safetensors(dir.at("b.safetensors"), {{"latents", "F32", {1, 4, 4, 2}, some.data()}}, {});
+  CHECK_THROWS_WITH(open_shards(dir.path(), 2), Contains("[N, C, H, W], the channels before the pixels"));
+  weights::write_safetensors(dir.at("b.safetensors"), {{"latent", "F32", {1, 2, 2, 3}, some.data()}}, {});
+  CHECK_THROWS_WITH(open_shards(dir.path(), 2), Contains("no tensor 'latents'") && Contains("latents for latent"));
   dir.write("b.safetensors", "garbage");
   CHECK_THROWS_AS(open_shards(dir.path(), 2), InputError);
 }

@@ -168,6 +168,15 @@ TEST_CASE("tiles: ranges from percentiles, deviations and types of stats.json") 
   other.type = images::PixelType::kI16;
   write_statistics(scratch / "set/stats.json", other);
   refused([&] { settle_tiles(old); }, "4 tiles of i16");
+  // As many other tiles of the same type; a file without a checksum is an earlier version's.
+  write_statistics(scratch / "set/stats.json", all);
+  std::vector<uint16_t> numbers = TestTiles().numbers();
+  for (uint16_t& x : numbers) x = uint16_t(x * 2);
+  TestTiles().write(scratch / "set/a.safetensors", numbers, "U16");
+  refused([&] { settle_tiles(old); }, "is of other tiles: they have changed since");
+  other = all, other.checksum.clear();
+  write_statistics(scratch / "set/stats.json", other);
+  CHECK_NOTHROW(settle_tiles(old));
 }
 
 TEST_CASE("tiles: a range without width, unknown and doubled bands and other sizes are refused") {

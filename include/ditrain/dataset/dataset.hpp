@@ -71,6 +71,11 @@ class Dataset {
   /// load() always gives the same draw of a sample.
   void load(int64_t index, bool flip, const RandomKey& draw, float* chw, Condition* condition) const;
 
+  /// The label that load() gives sample `index`, without reading its pixels where the kind knows it; an unreadable
+  /// sample has its own.
+  /// Threads: as load
+  int64_t label(int64_t index) const { return label_of(member(index)); }
+
   /// Number of unreadable samples that this rank has met so far (each counted once) under `on_bad_file: skip`.
   int64_t bad_files() const;
   std::vector<int64_t> bad_samples() const;  ///< their indices
@@ -101,6 +106,8 @@ class Dataset {
   Dataset(const Config& config, const SampleShape& shape);
   virtual std::string checksum_of_samples() const { return ""; }
   virtual uint64_t checksum_of_content(int64_t /*index*/) const { return 0; }
+  /// The default reads the sample.
+  virtual int64_t label_of(int64_t index) const;
   /// Reads one sample, never another in its place.
   /// Threads: any number at once
   /// Errors:  InputError if it is unreadable

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "ditrain/base/metadata.hpp"
+#include "ditrain/files/checksum.hpp"
 #include "ditrain/images/raster.hpp"
 #include "ditrain/weights/safetensors.hpp"
 
@@ -123,6 +124,10 @@ class TileShards {
   std::vector<std::string> other_files_;
   int64_t size_ = 0, num_classes_ = 0;
 };
+
+/// Adds to a checksum what tells these tiles from others without reading them all: of each shard its header, its labels
+/// and each thousandth tile.
+void add_to(files::Checksum& sum, const TileShards& shards);
 
 /// Whether the path holds tiles: a safetensors file with the tensor `images`, or a folder whose first shard has it.
 bool holds_tiles(const std::string& path);

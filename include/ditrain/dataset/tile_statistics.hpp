@@ -23,7 +23,11 @@ struct TileStatistics {
   int64_t tiles = 0;
   images::PixelType type = images::PixelType::kU8;
   std::vector<BandStatistics> bands;
+  std::string checksum = {};  ///< of the tiles, see checksum_of(); "": an earlier version wrote the file
 };
+
+/// add_to() as 16 digits.
+std::string checksum_of(const TileShards& shards);
 
 /// Computes the statistics of all bands. Percentiles are exact for every pixel type.
 /// Threads:  `threads` threads take one band each at a time; results do not depend on their number

@@ -26,18 +26,22 @@ struct Evaluation {
   eval::LatentCodec* decoder = nullptr;    ///< decodes samples for the grid; null: not decoded
   eval::EncodedImages* encoded = nullptr;  ///< latents of `validation_data`, if the model learns those
 
-  /// Samples sample.num_images images, classes in turn. Rank 0 writes a grid PNG to `path` (ignored elsewhere), and
+  /// Samples sample.num_images images, classes in turn (with given images or numbers: those of images of the data, with
+  /// their labels). Rank 0 writes a grid PNG to `path` (ignored elsewhere), and
   /// beside it the facts that ditsample writes (eval/sample_facts.hpp), with the training's `step`. With `compare` it
   /// also computes the share of images whose nearest neighbour among 4,000 data images has their own class (not if the
   /// data has to be encoded first).
   void sample_grid(const std::string& path, int64_t step, bool compare, std::map<std::string, double>& extra);
-  /// Frechet distance of eval.fid_samples samples, classes in turn; the same on all ranks.
+  /// Frechet distance of eval.fid_samples samples with the labels of the data in a random order; the same on all
+  /// ranks.
   double fid(eval::TrainingFid& measure, std::map<std::string, double>& extra);
   /// Computes the loss on eval.num_images fixed (image, t, noise), with the right label and with a wrong one.
   void validation(std::map<std::string, double>& extra);
 
  private:
+  bool gives_images() const;
   void give_images(eval::GenerateRequest& request) const;
+  void give_labels(eval::GenerateRequest& request) const;
 };
 
 }  // namespace ditrain::train
