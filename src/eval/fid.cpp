@@ -30,12 +30,7 @@ std::string describe_splits(const FidRequest& request, int64_t n) {
 }
 // Folders of classes list one class after the other: splits in that order have few classes each, and a score several
 // times too low. ADM's evaluator takes files whose order is random.
-std::vector<double> shuffled_rows(const std::vector<double>& rows, int64_t n, int64_t columns) {
-  std::vector<double> shuffled;
-  for (const int64_t row : subset_rows(kShuffleSeed, 0, 0, n, n))
-    shuffled.insert(shuffled.end(), rows.begin() + row * columns, rows.begin() + (row + 1) * columns);
-  return shuffled;
-}
+std::vector<int64_t> shuffled_rows(int64_t n) { return subset_rows(kShuffleSeed, 0, 0, n, n); }
 
 // The requested kind of features; for two files of statistics the kind that they state.
 std::optional<FeatureKind> kind_of(const FidRequest& request, const Side& real, const Side& generated) {
@@ -79,8 +74,7 @@ void measure_score(const FidRequest& request, const Side& generated, FidReport& 
   const MeanAndDeviation value =
       has_splits_of_adm(request)
           ? inception_score(probabilities, nn::kInceptionClasses, splits_of_size(f.n, kImagesOfSplit))
-          : inception_score(shuffled_rows(probabilities, f.n, nn::kInceptionClasses), nn::kInceptionClasses,
-                            std::min(kSplits, f.n));
+          : inception_score(probabilities, nn::kInceptionClasses, std::min(kSplits, f.n), shuffled_rows(f.n));
   report.inception_score = value.mean, report.inception_score_deviation = value.deviation;
 }
 
@@ -140,6 +134,20 @@ void measure_distance(parallel::Team& team, const FidRequest& request, Side& rea
 
 constexpr const char* kSameShape = "images of the same size and, of tiles, the same bands in the same order";
 
+// Sides of other sizes may have as many values, averaged by other blocks.
+void expect_same_pixels(const Side& real, const Side& generated) {
+  const auto size_of = [](const Side& side) {
+    const std::string& text = side.features->description;
+    return text.substr(0, std::min(text.find(", divided by"), text.find(", bands")));
+  };
+  if (size_of(real) == size_of(generated)) return;
+  throw InputError({.where = generated.path,
+                    .what = "images of another size than the real side's, whose pixels mean something else",
+                    .got = size_of(generated),
+                    .expected = size_of(real),
+                    .hint = "images of one size on both sides"});
+}
+
 // All but bands, of two sides that are open; on rank 0.
 FidReport measure(parallel::Team& team, dist::Communicator& comm, const FidRequest& request, Side& real,
                   Side& generated) {
@@ -159,6 +167,7 @@ FidReport measure(parallel::Team& team, dist::Communicator& comm, const FidReque
     expect_same(real, "other pixels", real.made->input, generated.features->description, kSameShape);
   if (pixels && generated.made && real.features)
     expect_same(generated, "other pixels", generated.made->input, real.features->description, kSameShape);
+  if (pixels && real.features && generated.features) expect_same_pixels(real, generated);
   if (generated.set && generated.set->size() < kFullFidCount) {
     report.warnings.push_back(
         fmt::format("{} generated images: published numbers are of {}", generated.set->size(), kFullFidCount));

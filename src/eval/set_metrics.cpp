@@ -178,7 +178,8 @@ template PrecisionRecall precision_recall(parallel::Team&, const FeatureRows<flo
 template PrecisionRecall precision_recall(parallel::Team&, const FeatureRows<double>&, const FeatureRows<double>&,
                                           int64_t);
 
-MeanAndDeviation inception_score(const std::vector<double>& probabilities, int64_t classes, int64_t splits) {
+MeanAndDeviation inception_score(const std::vector<double>& probabilities, int64_t classes, int64_t splits,
+                                 const std::vector<int64_t>& order) {
   DITRAIN_CHECK(classes > 0 && splits > 0 && probabilities.size() % size_t(classes) == 0, "rows are not whole");
   const int64_t n = int64_t(probabilities.size()) / classes;
   if (n < splits) {
@@ -189,7 +190,7 @@ MeanAndDeviation inception_score(const std::vector<double>& probabilities, int64
   }
   std::vector<int64_t> ends;
   for (int64_t s = 0; s < splits; ++s) ends.push_back((s + 1) * n / splits);
-  return inception_score(probabilities, classes, ends);
+  return inception_score(probabilities, classes, ends, order);
 }
 
 std::vector<int64_t> splits_of_size(int64_t n, int64_t size) {
@@ -199,20 +200,22 @@ std::vector<int64_t> splits_of_size(int64_t n, int64_t size) {
 }
 
 MeanAndDeviation inception_score(const std::vector<double>& probabilities, int64_t classes,
-                                 const std::vector<int64_t>& ends) {
+                                 const std::vector<int64_t>& ends, const std::vector<int64_t>& order) {
   DITRAIN_CHECK(!ends.empty() && ends.back() * classes == int64_t(probabilities.size()),
                 "splits do not cover the rows");
+  DITRAIN_CHECK(order.empty() || int64_t(order.size()) == ends.back(), "an order of all rows");
+  const auto row = [&](int64_t i) { return probabilities.data() + (order.empty() ? i : order[size_t(i)]) * classes; };
   std::vector<double> scores;
   int64_t begin = 0;
   for (const int64_t end : ends) {
     std::vector<double> mean(size_t(classes), 0.0);
     for (int64_t i = begin; i < end; ++i)
-      for (int64_t c = 0; c < classes; ++c) mean[size_t(c)] += probabilities[size_t(i * classes + c)];
+      for (int64_t c = 0; c < classes; ++c) mean[size_t(c)] += row(i)[c];
     for (double& p : mean) p = std::log(p / double(end - begin));
     double sum = 0;
     for (int64_t i = begin; i < end; ++i) {
       for (int64_t c = 0; c < classes; ++c) {
-        const double p = probabilities[size_t(i * classes + c)];
+        const double p = row(i)[c];
         if (p > 0) sum += p * (std::log(p) - mean[size_t(c)]);
       }
     }

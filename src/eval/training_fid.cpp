@@ -125,6 +125,13 @@ void TrainingFid::expect_pixels(const std::string& where, const std::string& inp
                       .got = size_of(input) + " in " + where,
                       .expected = expected,
                       .hint = "images of the size of the samples, or statistics of such"});
+  const bool of_tiles = input.find(", divided by 255") != input.npos || input.find(", bands ") != input.npos;
+  if (of_tiles && !samples.image(0).is_u8)
+    throw InputError({.where = "eval.reference",
+                      .what = "the statistics are of digital numbers, the samples are bands from -1 to 1 or latents",
+                      .got = input + " in " + where,
+                      .expected = expected,
+                      .hint = "the folder of the tiles itself, which is scaled as the data are"});
   // Colours of pictures are from 0 to 1, bands from -1 to 1, latents about so; resizing overshoots a little.
   const double from = samples.image(0).is_u8 ? -0.0625 : -16, to = samples.image(0).is_u8 ? 1.0625 : 16;
   const auto [least, greatest] = std::minmax_element(reference_.mu.begin(), reference_.mu.end());

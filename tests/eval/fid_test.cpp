@@ -8,6 +8,7 @@
 #include "dataset/tile_fixture.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/files/sha256.hpp"
+#include "ditrain/images/image.hpp"
 #include "ditrain/weights/npz.hpp"
 #include "support/files.hpp"
 #include "support/formula.hpp"
@@ -71,6 +72,21 @@ TEST_CASE("the distance of sets of images is that of their pixels, and the proto
 
   const FidReport self = evaluate_fid(team, request(folder / "a.npz", folder / "a.npz"));
   CHECK(std::abs(*self.fid) <= 1e-6 * (self.distance->trace1 + self.distance->trace2));
+}
+
+TEST_CASE("pixels of images of other sizes are not compared, though as many values are left of them") {
+  TemporaryFolder folder;
+  parallel::Team team({.num_workers = 2});
+  for (const auto& [name, side] : {std::pair{"small", 32}, {"large", 64}})
+    for (int i = 0; i < 3; ++i) {
+      std::filesystem::create_directories(folder / name);
+      images::write_png(folder / name + "/" + std::to_string(i) + ".png",
+                        {side, side, 3, std::vector<uint8_t>(size_t(side * side * 3), uint8_t(50 * i))});
+    }
+  FidRequest small = request(folder / "small", folder / "large");
+  small.allow_small = true;
+  CHECK_THROWS_WITH(evaluate_fid(team, small), Contains("large] images of another size than the real side's") &&
+                                                   Contains("64x64x3") && Contains("32x32x3"));
 }
 
 TEST_CASE("statistics stand in for images, where means and covariances are enough") {

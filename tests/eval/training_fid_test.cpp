@@ -4,9 +4,11 @@
 #include <cmath>
 #include <filesystem>
 
+#include "dataset/tile_fixture.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/dist/communicator.hpp"
+#include "ditrain/eval/fid.hpp"
 #include "ditrain/images/image.hpp"
 #include "ditrain/parallel/team.hpp"
 #include "ditrain/weights/npz.hpp"
@@ -36,6 +38,26 @@ TEST_CASE("training fid: a reference of other pixels than the samples is refused
   const std::vector<double> mu(192, 1000), sigma(192 * 192);
   weights::write_npz_f64(scratch / "digital.npz", {{"mu", {192}, mu.data()}, {"sigma", {192, 192}, sigma.data()}});
   CHECK_THROWS_WITH(with("digital.npz"), Contains("means from 1000 to 1000"));
+}
+
+TEST_CASE("training fid: statistics of tiles of eight bits are not those of bands from -1 to 1") {
+  const TemporaryFolder scratch;
+  parallel::Team team({.num_workers = 1});
+  const auto comm = dist::make_null_communicator();
+  const dataset::SampleShape shape{4, 8, 8};
+  const auto data = dataset::open_dataset({}, shape, 0, 0);
+  dataset::TestTiles{.n = 260, .side = 8, .bands = {"B2", "B3", "B4", "B8"}}.write(
+      scratch / "tiles.safetensors", std::vector<uint8_t>(260 * 256, 90), "U8");
+  eval::FidRequest saved{.real = scratch / "tiles.safetensors",
+                         .generated = scratch / "tiles.safetensors",
+                         .features = {.kind = eval::FeatureKind::kPixels},
+                         .save_statistics = scratch / "s.npz"};
+  saved.metrics = {eval::FidMetric::kFid};
+  evaluate_fid(team, saved);
+  eval::TrainingFid::Setup setup{.reference = scratch / "s.npz", .samples = shape};
+  setup.features.kind = eval::FeatureKind::kPixels;
+  CHECK_THROWS_WITH(eval::TrainingFid(setup, *data, team, *comm),
+                    Contains("the statistics are of digital numbers") && Contains("divided by 255, bands B2"));
 }
 
 TEST_CASE("training fid: samples that are not finite have no distance, and end nothing") {

@@ -58,13 +58,14 @@ PrecisionRecall precision_recall(parallel::Team& team, const FeatureRows<T>& rea
 
 /// The Inception Score: mean and deviation over splits.
 /// Math:     per split: exp(mean over its rows of sum_c p (ln p - ln of the split's mean p)); split i of s has rows
-///           floor(i n / s) up to floor((i+1) n / s)
+///           floor(i n / s) up to floor((i+1) n / s), counted in `order`, the rows in another order (empty: their own)
 /// Shapes:   probabilities [n, classes], rows sum to 1
 /// Errors:   InputError if there are fewer rows than splits
-MeanAndDeviation inception_score(const std::vector<double>& probabilities, int64_t classes, int64_t splits);
+MeanAndDeviation inception_score(const std::vector<double>& probabilities, int64_t classes, int64_t splits,
+                                 const std::vector<int64_t>& order = {});
 /// The same with given splits: each ends before the row in `ends`, which rises and ends with n.
 MeanAndDeviation inception_score(const std::vector<double>& probabilities, int64_t classes,
-                                 const std::vector<int64_t>& ends);
+                                 const std::vector<int64_t>& ends, const std::vector<int64_t>& order = {});
 /// The ends of splits of `size` rows each, as ADM's evaluator takes them; the last one has the remaining rows.
 std::vector<int64_t> splits_of_size(int64_t n, int64_t size);
 /// Softmax of each row, in f64.
