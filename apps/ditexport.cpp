@@ -12,6 +12,7 @@
 #include "ditrain/config/command_line.hpp"
 #include "ditrain/eval/autoencoder_file.hpp"
 #include "ditrain/optim/power_average.hpp"
+#include "ditrain/weights/safetensors.hpp"
 
 namespace {
 
@@ -61,15 +62,49 @@ std::string required(const config::CommandLine& line, const std::string& flag) {
   return line.get_path(flag);
 }
 
+bool holds_data(const std::string& path) {
+  try {
+    const weights::SafetensorsFile file(path);
+    return file.contains("images") || file.contains("latents") || file.contains("mean");
+  } catch (const InputError&) {
+    return false;
+  }
+}
+
 /// A model that learnt from what a VAE made of images is used with other files than its run, which have to tell the
 /// scale of its latents.
 void tell_scale(config::Config& config) {
   std::error_code unreadable;
   if (config.data.vae.empty() || config.data.latent_scale) return;
-  if (std::filesystem::exists(config.data.vae, unreadable))
-    config.data.latent_scale = eval::AutoencoderFile(config.data.vae, {}).scale_factor();
-  else
-    log::warn("{} is not there: what is exported does not tell the scale of the model's latents", config.data.vae);
+  std::string why = config.data.vae + " is not there";
+  if (std::filesystem::exists(config.data.vae, unreadable)) try {
+      config.data.latent_scale = eval::AutoencoderFile(config.data.vae, {}).scale_factor();
+      return;
+    } catch (const InputError& e) {  // a relative path that is something else here
+      why = e.what();
+    }
+  log::warn("{}: what is exported does not tell the scale of the model's latents", why);
+}
+
+/// Errors: InputError for a name that other programs would read as another format, and for a folder of tiles or
+/// latents, whose next reader would take the file for one of them
+void check_out_file(const std::string& out) {
+  const std::filesystem::path path(out);
+  for (const char* ending : {".pt", ".pth", ".bin", ".ckpt"})
+    if (path.extension() == ending)
+      throw InputError({.where = "command line",
+                        .what = "ditexport writes safetensors; load with safetensors.torch.load_file",
+                        .got = "--out " + out,
+                        .expected = "a name that ends in .safetensors"});
+  std::error_code none;
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+  for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
+    if (entry.path().extension() != ".safetensors" || !holds_data(entry.path().string())) continue;
+    throw InputError({.where = "command line",
+                      .what = "--out lies among tiles or latents, and would be taken for one of them",
+                      .got = entry.path().string(),
+                      .expected = "another folder"});
+  }
 }
 
 int run(int argc, char** argv) {
@@ -82,20 +117,37 @@ int run(int argc, char** argv) {
     throw InputError({.where = "command line",
                       .what = "--ema-width makes an average of its own, which --weights does not choose",
                       .hint = "one of the two"});
+  if (line.has("weights") && std::filesystem::is_regular_file(path))
+    throw InputError({.where = "command line",
+                      .what = "--weights chooses a file of a checkpoint, and --checkpoint names one",
+                      .got = path,
+                      .hint = "the folder of the checkpoint, or no --weights"});
   std::optional<checkpoint::Snapshots> snapshots;
   if (line.has("ema-width")) snapshots = checkpoint::find_snapshots(path);
   checkpoint::WeightsSource source =
       snapshots ? snapshots->newest : checkpoint::find_weights(path, line.get_word<checkpoint::Weights>("weights"));
   const bool diffusers = is_diffusers(line.get("format"), source.config.model.kind);
-  if (diffusers) checkpoint::check_diffusers(source.config.model), checkpoint::check_diffusers(source.config.diffusion);
+  if (diffusers)
+    checkpoint::check_diffusers(source.config.model), checkpoint::check_diffusers(source.config.diffusion);
+  else
+    check_out_file(out);
   const auto model = snapshots ? checkpoint::load_average(*snapshots, line.get_double("ema-width", optim::kLeastWidth,
                                                                                       optim::kGreatestWidth))
                                : checkpoint::load_model(source);
-  tell_scale(source.config);
-  (diffusers ? checkpoint::export_diffusers : checkpoint::export_public)(out, *model, source.config, dtype);
+  if (snapshots) source.weights = fmt::format("ema width {}", line.get("ema-width"));
+  if (diffusers) {
+    checkpoint::export_diffusers(out, *model, source.config, dtype);
+  } else {
+    tell_scale(source.config);
+    checkpoint::export_public(out, *model, source.config, dtype, source);
+  }
   log::info("{}: {} parameters of {} as {} in {}", out, model->parameters().num_parameters(), source.file, dtype,
             diffusers ? "the layout of diffusers" : "the public layout");
+  log::info("{}", checkpoint::describe_calls(source.config.diffusion));
   if (diffusers) log::info("{}", checkpoint::kDiffusersDiffers);
+  const std::vector<std::string> obstacles = checkpoint::obstacles_of_reference(source.config.model);
+  if (!diffusers && !obstacles.empty())
+    log::info("models.py of the reference cannot load this: {}", fmt::join(obstacles, "; "));
   return kExitDone;
 }
 

@@ -147,6 +147,9 @@ Job read_job(const config::CommandLine& line) {
   job.out = line.get_path("out"), job.grid = line.get_path("grid"), job.npz = line.get_path("npz"),
   job.metadata = line.get("metadata");
   job.like = line.get_path("like"), job.condition = line.get_path("condition");
+  if (line.has("weights") && fs::is_regular_file(job.checkpoint))
+    refuse("--weights chooses a file of a checkpoint, and --checkpoint names one", job.checkpoint, "no --weights",
+           "--checkpoint with the folder of the checkpoint");
   job.label_spec = line.has("labels") ? line.get("labels") : job.condition.empty() ? "balanced" : "none";
   if (!job.condition.empty()) {
     if (!job.like.empty()) refuse("--like and --condition both say where samples lie", "", "one of them");
@@ -157,6 +160,9 @@ Job read_job(const config::CommandLine& line) {
     if (!file.empty() && fs::path(file).extension() != ending)
       refuse(fmt::format("{} writes another format than this name says", flag), file,
              std::string("a name that ends in ") + ending);
+  const auto folder_of = [](const fs::path& file) { return fs::weakly_canonical(fs::absolute(file)).parent_path(); };
+  if (!job.grid.empty() && folder_of(job.grid) == folder_of(fs::path(job.out) / eval::kSampleFactsFile))
+    refuse("--grid would lie among the samples of --out, and be taken for one of them", job.grid, "another folder");
   if (job.tiff) images::need_gdal("--format geotiff");
   job.num = job.condition.empty() || line.has("num") ? line.get_int("num", 1, kMaxImages) : 1;
   job.batch = line.get_int("batch", 1, 1 << 16), job.precision = line.get_word<DType>("precision");
@@ -582,7 +588,7 @@ void write_facts(const Job& job, const checkpoint::WeightsSource& source, const 
                                 .seed = job.seed,
                                 .checkpoint = source.file,
                                 .step = source.step,
-                                .weights = std::string(word_of(job.weights)),
+                                .weights = source.weights.empty() ? "unknown" : source.weights,
                                 .latents = latents,
                                 .vae = job.vae,
                                 .metadata = job.metadata,

@@ -1,14 +1,17 @@
 #include "ditrain/checkpoint/export.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/config/option_table.hpp"
 #include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/diffusion/registry.hpp"
@@ -148,8 +151,11 @@ void check_position_table(nn::Model& model) {
 // The user's paths stay at home.
 std::string public_yaml(config::Config config) {
   if (!config::learns_pixels(config)) config.data.kind = dataset::find_kind("latents");
-  config.data.path.clear(), config.data.vae.clear(), config.sample.vae.clear();
-  config.train.init_from.clear(), config.train.branch_from.clear();
+  for (const config::Option& option : config::option_table())
+    if (option.expected == "a path") option.set(config, {{""}}, "");
+  config.log.prometheus.clear();
+  if (!config.kernels.tuning_file.empty()) config.kernels.tuned = {}, config.kernels.tuning_file.clear();
+  config.eval.fid_every_steps = 0;  // which may need files
   if (config.sample.guide != config::kRoutedGuide) config.sample.guide.clear();
   config.data.condition = dataset::condition_names(config.data);
   return config::to_yaml(config);
@@ -157,12 +163,45 @@ std::string public_yaml(config::Config config) {
 
 }  // namespace
 
-void export_public(const std::string& path, nn::Model& model, const config::Config& config, DType dtype) {
+void export_public(const std::string& path, nn::Model& model, const config::Config& config, DType dtype,
+                   const WeightsSource& origin) {
   NewPath target(path, "export");
   TensorList list(dtype);
   for (const Parameter* p : model.parameters().state_dict()) list.add(p->name, *p);
-  list.write(target.temporary(), {{kConfigMetadata, public_yaml(config)}, {kVersionMetadata, kVersion}});
+  std::map<std::string, std::string> metadata = {{kConfigMetadata, public_yaml(config)}, {kVersionMetadata, kVersion}};
+  if (!origin.weights.empty()) metadata[kWeightsMetadata] = origin.weights;
+  if (origin.step >= 0) metadata[kStepMetadata] = std::to_string(origin.step);
+  list.write(target.temporary(), metadata);
   target.commit();
+}
+
+std::vector<std::string> obstacles_of_reference(const nn::ModelConfig& m) {
+  std::vector<std::string> all;
+  if (m.kind != nn::ModelKind::kDit) return all;
+  const auto key = [&](bool differs, const std::string& name, const auto& value, const char* loadable) {
+    if (differs)
+      all.push_back(fmt::format("model.{} {} ({} before training makes it loadable)", name, value, loadable));
+  };
+  key(m.patch_overlap > 0, "patch_overlap", m.patch_overlap, "0");
+  key(m.patch_bottleneck > 0, "patch_bottleneck", m.patch_bottleneck, "0");
+  key(m.qk_norm != nn::QkNorm::kNone, "qk_norm", word_of(m.qk_norm), "none");
+  key(m.norm != nn::Norm::kLayer, "norm", word_of(m.norm), "layer");
+  key(m.mlp != nn::Mlp::kGelu, "mlp", word_of(m.mlp), "gelu");
+  key(m.position != nn::Position::kSincos, "position", word_of(m.position), "sincos");
+  key(m.num_classes == 0, "num_classes", 0, "1 or more");
+  key(!m.metadata.empty(), "metadata", fmt::format("[{}]", fmt::join(m.metadata, ", ")), "none");
+  if (m.condition_channels > 0)
+    all.push_back(fmt::format("model.condition_channels {}, which are given beside the image", m.condition_channels));
+  if (m.input_height != m.input_width)
+    all.push_back(fmt::format("images of {} x {}, which are not square", m.input_height, m.input_width));
+  return all;
+}
+
+std::string describe_calls(const diffusion::Config& d) {
+  const bool discrete = d.process == diffusion::default_row<diffusion::ProcessKind>();
+  return fmt::format("{}: t from {}, predicts {}", d.process->name,
+                     discrete ? fmt::format("0 to {}", d.num_steps - 1) : "0 (noise) to 1 (data)",
+                     diffusion::prediction_of(d).name);
 }
 
 void check_diffusers(const nn::ModelConfig& m) {

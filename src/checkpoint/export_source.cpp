@@ -1,5 +1,7 @@
 // Where weights come from: checkpoints, exports, and the config that belongs to them.
+#include <charconv>
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include "ditrain/base/error.hpp"
@@ -18,9 +20,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// The name of a file of a checkpoint says which weights it holds.
 WeightsSource from_state(const std::string& folder, const std::string& file) {
   const CheckpointState state = read_checkpoint_state(folder);
-  return {file, config::parse_config(state.config_yaml, folder + "/state.json"), state.step};
+  const std::string name = fs::path(file).stem().string();
+  Weights known{};
+  return {file, config::parse_config(state.config_yaml, folder + "/state.json"), state.step,
+          find_word(name, known) ? name : ""};
+}
+
+// What an export of this version says about its weights.
+WeightsSource from_export(const std::string& path, const std::map<std::string, std::string>& metadata) {
+  WeightsSource source{path, config::parse_config(metadata.at(kConfigMetadata), path)};
+  if (const auto weights = metadata.find(kWeightsMetadata); weights != metadata.end()) source.weights = weights->second;
+  if (const auto step = metadata.find(kStepMetadata); step != metadata.end()) {
+    const char* end = step->second.data() + step->second.size();
+    int64_t number = -1;
+    if (std::from_chars(step->second.data(), end, number).ptr == end && number >= 0) source.step = number;
+  }
+  return source;
 }
 
 // A config.yaml as it was wanted: the run has settled it.
@@ -32,8 +50,7 @@ bool leaves_open(const config::Config& c) {
 
 WeightsSource from_file(const std::string& path) {
   const auto metadata = weights::SafetensorsFile(path).metadata();
-  if (const auto config = metadata.find(kConfigMetadata); config != metadata.end())
-    return {path, config::parse_config(config->second, path), -1};
+  if (metadata.contains(kConfigMetadata)) return from_export(path, metadata);
   const fs::path parent = fs::path(path).parent_path();
   const std::string folder = parent.empty() ? "." : parent.string();
   if (fs::is_regular_file(folder + "/state.json")) return from_state(folder, path);
@@ -45,7 +62,7 @@ WeightsSource from_file(const std::string& path) {
                         .got = "auto",
                         .expected = "a checkpoint folder, whose state.json has what was settled",
                         .hint = "the folder OUT/checkpoints/step_N of the run, or a file of ditexport"});
-    return {path, config, -1};
+    return {path, config};
   }
   throw InputError({.where = "checkpoint",
                     .what = "no config says what model " + path + " holds",
@@ -81,6 +98,9 @@ std::vector<config::Difference> differences_of_meaning(config::Config a, config:
       "data.scale_high",     "data.latent_scale",        "data.condition",       "data.condition_low",
       "data.condition_high"};
   for (config::Config* c : {&a, &b}) c->data.condition = dataset::condition_names(c->data);
+  // A run that encodes takes the scale from its VAE, of which an export tells the number.
+  const auto leaves_scale = [](const config::Config& c) { return !config::learns_pixels(c) && !c.data.latent_scale; };
+  if (leaves_scale(a) || leaves_scale(b)) a.data.latent_scale.reset(), b.data.latent_scale.reset();
   std::vector<config::Difference> all = config::differences(a, b);
   std::erase_if(all, [](const config::Difference& d) { return !kKeys.contains(d.key); });
   return all;

@@ -7,6 +7,8 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/checkpoint/checkpoint.hpp"
+#include "ditrain/config/option_table.hpp"
+#include "ditrain/dataset/kinds.hpp"
 #include "ditrain/diffusion/registry.hpp"
 #include "ditrain/optim/optimizer.hpp"
 #include "ditrain/weights/safetensors.hpp"
@@ -91,6 +93,44 @@ TEST_CASE("what models are given decides about the meaning of their outputs, not
   CHECK(found.front().key == "data.condition");
 }
 
+TEST_CASE("a run that encodes leaves the scale of its latents to its VAE, whose number an export tells") {
+  config::Config run, exported, latents;
+  run.data.kind = dataset::find_kind("folder"), run.data.vae = "vae.safetensors";
+  exported.data.kind = latents.data.kind = dataset::find_kind("latents");
+  exported.data.latent_scale = 0.18215, latents.data.latent_scale = 0.5;
+  CHECK(checkpoint::differences_of_meaning(run, exported).empty());
+  CHECK(checkpoint::differences_of_meaning(exported, run).empty());
+  REQUIRE(checkpoint::differences_of_meaning(exported, latents).size() == 1);
+  run.data.latent_scale = 0.5;
+  CHECK(checkpoint::differences_of_meaning(run, exported).size() == 1);
+  config::Config pixels;
+  pixels.data.kind = dataset::find_kind("folder");
+  CHECK(checkpoint::differences_of_meaning(pixels, exported).size() == 1);
+
+  config::Config guided = tiny_run();
+  guided.data.kind = run.data.kind, guided.data.vae = run.data.vae;
+  const TinyRun tiny(guided);
+  config::Config of_export = tiny_run();
+  of_export.data.kind = exported.data.kind, of_export.data.latent_scale = 0.18215;
+  CHECK(checkpoint::load_guide(tiny.run(), of_export) != nullptr);
+}
+
+TEST_CASE("an export says what the public network cannot load, and how others call it") {
+  nn::ModelConfig model = test::tiny_config();
+  CHECK(checkpoint::obstacles_of_reference(model).empty());
+  model.patch_overlap = 2, model.norm = nn::Norm::kRms;
+  CHECK(checkpoint::obstacles_of_reference(model) ==
+        std::vector<std::string>{"model.patch_overlap 2 (0 before training makes it loadable)",
+                                 "model.norm rms (layer before training makes it loadable)"});
+  model.kind = nn::ModelKind::kUvit;
+  CHECK(checkpoint::obstacles_of_reference(model).empty());
+  diffusion::Config d;
+  CHECK(checkpoint::describe_calls(d) == "ddpm: t from 0 to 999, predicts epsilon");
+  d.process = diffusion::named<diffusion::ProcessKind>("flow");
+  d.prediction = diffusion::named<diffusion::Prediction>("x0");
+  CHECK(checkpoint::describe_calls(d) == "flow: t from 0 (noise) to 1 (data), predicts x0");
+}
+
 TEST_CASE("weights are found from a run, a checkpoint and a file") {
   const TinyRun tiny;
   for (const std::string& path : {tiny.run(), tiny.run() + "/checkpoints", tiny.checkpoint}) {
@@ -105,6 +145,7 @@ TEST_CASE("weights are found from a run, a checkpoint and a file") {
   const checkpoint::WeightsSource file =
       checkpoint::find_weights(tiny.checkpoint + "/model.safetensors", checkpoint::Weights::kEma);
   CHECK(file.step == 40);
+  CHECK(file.weights == "model");
   CHECK(weights_of(*checkpoint::load_model(file)) == expected_weights(1));
 }
 
@@ -212,6 +253,20 @@ TEST_CASE("dit export: public names and shapes, and it loads without anything be
 
   const checkpoint::WeightsSource again = checkpoint::find_weights(path, checkpoint::Weights::kEma);
   CHECK(weights_of(*checkpoint::load_model(again)) == expected_weights(2));
+  CHECK((again.weights.empty() && again.step == -1));
+  checkpoint::export_public(tiny.folder / "of_step.safetensors", *model, source.config, DType::kF32, source);
+  const checkpoint::WeightsSource of_step =
+      checkpoint::find_weights(tiny.folder / "of_step.safetensors", checkpoint::Weights::kModel);
+  CHECK((of_step.weights == "ema" && of_step.step == 40));
+  // All paths stay at home, and what is left can be read.
+  config::Config with_paths = source.config;
+  for (const config::Option& option : config::option_table())
+    if (option.expected.find("path") != std::string::npos && option.name() != "data.condition")
+      option.set(with_paths, {{option.name() == "log.prometheus" ? "/home/someone/x.prom" : "/home/someone/x"}}, "");
+  with_paths.eval.fid_every_steps = 10, with_paths.eval.features = config::FidFeatures::kInception;
+  checkpoint::export_public(tiny.folder / "paths.safetensors", *model, with_paths, DType::kF32);
+  CHECK(get_file(tiny.folder / "paths.safetensors").find("/home/someone") == std::string::npos);
+  CHECK_NOTHROW(checkpoint::find_weights(tiny.folder / "paths.safetensors", checkpoint::Weights::kEma));
   // A guide is a path, which stays at home, or the model's own routes.
   const auto guide_of = [&](const std::string& guide) {
     config::Config config = source.config;
@@ -327,6 +382,12 @@ TEST_CASE("diffusers export: configs of model, scheduler and pipeline") {
   CHECK(index.at("_class_name") == "DiTPipeline");
   CHECK(index.at("vae") == json::array({"diffusers", "AutoencoderKL"}));
   CHECK(index.at("id2label").size() == 1000);
+  config.model.num_classes = 10;  // which DiTPipeline, whose null label is 1000, would read wrongly
+  const TinyRun few(config);
+  const checkpoint::WeightsSource of_few = checkpoint::find_weights(few.run(), checkpoint::Weights::kEma);
+  checkpoint::export_diffusers(out + "_of_few", *checkpoint::load_model(of_few), of_few.config, DType::kF32);
+  CHECK(fs::exists(out + "_of_few/transformer/config.json"));
+  CHECK_FALSE(fs::exists(out + "_of_few/model_index.json"));
   const weights::SafetensorsFile file(out + "/transformer/diffusion_pytorch_model.safetensors");
   CHECK(file.tensor("pos_embed.proj.weight").dtype == "BF16");
 }

@@ -235,6 +235,9 @@ TEST_CASE("ditsample: wrong flags and inputs") {
   refused(ditsample(checkpoint, out, {"--sampler", "euler"}), {"euler", "ddim"});
   refused(ditsample(checkpoint, out, {"--format", "jpeg"}), {"'jpeg'", "png or geotiff"});
   refused(ditsample(checkpoint, out, {"--grid", scratch / "grid.jpg"}), {"--grid", "grid.jpg", "ends in .png"});
+  refused(ditsample(checkpoint, out, {"--grid", out + "/grid.png"}), {"--grid would lie among the samples of --out"});
+  refused(ditsample(checkpoint + "/checkpoints/step_00000005/model.safetensors", out, {"--weights", "ema"}),
+          {"--weights chooses a file of a checkpoint"});
   refused(ditsample(checkpoint, out, {"--npz", scratch / "x"}), {"--npz", "ends in .npz"});
   refused(ditsample(scratch / "nowhere", out), {scratch / "nowhere"});
   refused(program("ditsample", {"--out", out}), {"--checkpoint is needed"});
@@ -280,6 +283,30 @@ TEST_CASE("ditexport: dit has the names, shapes and values of the checkpoint and
   REQUIRE_EXIT(run(ditsample(run_folder, scratch / "from_run", few)), 0);
   REQUIRE_EXIT(run(ditsample(ema, scratch / "from_export", few)), 0);
   CHECK(contents(scratch / "from_export") == contents(scratch / "from_run"));
+  // What was loaded, not what is loaded by default.
+  const auto facts_of = [&](const std::string& weights) {
+    REQUIRE_EXIT(run(ditsample(weights, scratch / "facts", few)), 0);
+    const auto facts = nlohmann::json::parse(read_file(scratch / "facts/samples.json"));
+    fs::remove_all(scratch / "facts");
+    return facts.at("weights").get<std::string>() + " of step " + facts.at("step").dump();
+  };
+  CHECK(facts_of(run_folder) == "ema of step 5");
+  CHECK(facts_of(ema) == "ema of step 5");
+  CHECK(facts_of(model) == "model of step 5");
+  CHECK(facts_of(checkpoint + "/model.safetensors") == "model of step 5");
+
+  const auto refused = [](const Args& line, const std::string& text) {
+    const Result result = run(line);
+    REQUIRE_EXIT(result, 2);
+    CHECK_THAT(result.err, Contains(text));
+  };
+  refused(program("ditexport", {"--checkpoint", model, "--out", scratch / "x.safetensors", "--weights", "ema"}),
+          "--weights chooses a file of a checkpoint");
+  refused(exported(scratch / "plain.pt", {}), "load with safetensors.torch.load_file");
+  fs::create_directories(scratch / "tiles");
+  const float zero = 0;
+  ditrain::weights::write_safetensors(scratch / "tiles/a.safetensors", {{"images", "F32", {1, 1, 1, 1}, &zero}}, {});
+  refused(exported(scratch / "tiles/x.safetensors", {}), "--out lies among tiles or latents");
 
   const std::string before = read_file(ema);
   REQUIRE_EXIT(run(exported(ema, {})), 2);

@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "ditrain/base/words.hpp"
 #include "ditrain/config/config.hpp"
@@ -16,7 +17,8 @@ namespace ditrain::checkpoint {
 struct WeightsSource {
   std::string file;  ///< the .safetensors file
   config::Config config;
-  int64_t step = -1;  ///< optimiser steps done; -1: the file does not say
+  int64_t step = -1;         ///< optimiser steps done; -1: the file does not say
+  std::string weights = {};  ///< "ema", "model" or "ema width 0.1"; "": the file does not say
 };
 
 /// Which weights: the EMA, or the model's current weights.
@@ -42,15 +44,24 @@ std::unique_ptr<nn::Model> load_model(const WeightsSource& source, DType product
 std::unique_ptr<nn::Model> load_guide(const std::string& path, const config::Config& config,
                                       DType products = DType::kF32);
 
-/// The keys that differ and that change the meaning of a model's outputs. (The folder of a condition's tiles does not.)
+/// The keys that differ and that change the meaning of a model's outputs. The folder of a condition's tiles does not,
+/// nor does a scale of latents that one side leaves to its VAE.
 std::vector<config::Difference> differences_of_meaning(config::Config a, config::Config b);
 
 /// Writes one safetensors file with the names and shapes of the public state dict of the model's kind (frozen tensors,
 /// pos_embed, included), all tensors of `dtype` (f32 or bf16). Its metadata hold the config without paths, so that
-/// ditsample can use the file alone. Weights are those that the parameters are bound to.
+/// ditsample can use the file alone, and `step` and `weights` of `origin`, as WeightsSource has them. Weights are those
+/// that the parameters are bound to.
 /// Errors:   InputError if `path` exists or its folder cannot be written to; RunError (disk full, ...), then nothing is
 ///           left behind
-void export_public(const std::string& path, nn::Model& model, const config::Config& config, DType dtype);
+void export_public(const std::string& path, nn::Model& model, const config::Config& config, DType dtype,
+                   const WeightsSource& origin = {});
+
+/// What keeps the network of the reference (models.py of facebookresearch/DiT) from loading an export_public() of a
+/// model.kind dit: "model.patch_overlap 2 (0 before training makes it loadable)", ...; empty: it loads.
+std::vector<std::string> obstacles_of_reference(const nn::ModelConfig& model);
+/// How other programs call the network: "flow: t from 0 (noise) to 1 (data), predicts x0".
+std::string describe_calls(const diffusion::Config& config);
 
 /// Writes FOLDER/transformer/{config.json, diffusion_pytorch_model.safetensors} for diffusers' DiTTransformer2DModel
 /// and FOLDER/scheduler/scheduler_config.json (DDIM); models of 4 channel latents and 1000 classes also get a

@@ -18,7 +18,7 @@ struct SampleFacts {
   uint64_t seed = 0;
   std::string checkpoint;      ///< a file, or the folder of a run
   int64_t step = -1;           ///< training step of the checkpoint; -1: unknown
-  std::string weights;         ///< "ema" or "model"
+  std::string weights;         ///< "ema", "model", "ema width 0.1", or "unknown" for a file that does not say
   bool latents = false;        ///< the samples are undecoded latents; pictures show some of their channels
   std::string vae = {};        ///< autoencoder that decoded the samples; "": none
   std::string metadata = {};   ///< numbers that samples were drawn for, or the file of them; "": none
