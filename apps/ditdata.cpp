@@ -232,7 +232,9 @@ int encode(const config::CommandLine& line, dist::Communicator& comm) {
   const dataset::SampleShape& image = data->shape();
   const DType type = line.get_word<DType>("precision");
   const size_t bytes = bytes_of_encoding(file, shards, image, data->size(), type, team.num_workers());
-  plan::check_memory(bytes, comm.local_size(), "encoders", "fewer ranks, a smaller --shard or --size");
+  plan::check_memory(bytes, comm.local_size(), "encoders",
+                     shards.tiles.empty() ? "fewer ranks, a smaller --shard or --size"
+                                          : "fewer ranks, a smaller --shard, or smaller tiles");
   nn::Autoencoder vae = file.load(type, nn::AutoencoderUse::kEncode);
   log::info("autoencoder {}: weights {:.0f} MB, in all {:.0f} MB per rank, latents {} x {} x {}, scale factor {}",
             file.weights_path(), double(vae.weight_bytes()) * 1e-6, double(bytes) * 1e-6, file.config().latent_channels,

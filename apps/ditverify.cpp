@@ -69,7 +69,7 @@ int verify_checkpoint(const std::string& path) {
   // A snapshot has the averages alone, and the state of the whole checkpoint (checkpoint/snapshots.hpp).
   const bool snapshot = files.contains(files::kAveragesFile) &&
                         !std::filesystem::exists(std::filesystem::path(folder) / files::kCheckpointFiles[0]) &&
-                        std::filesystem::path(folder + "/.").parent_path().parent_path().filename() == "snapshots";
+                        std::filesystem::weakly_canonical(folder).parent_path().filename() == "snapshots";
   if (snapshot) std::erase_if(files, [](const auto& file) { return file.first != files::kAveragesFile; });
   const double start = now_s();
   uint64_t bytes = 0;

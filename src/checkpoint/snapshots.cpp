@@ -64,11 +64,12 @@ void read_frozen(const Snapshots& snapshots, Parameter& p) {
       return weights::read_f32(tensor_of(file, p.name, p.full_shape), Pin<float>(p.value).get());
     } catch (const InputError&) {  // damaged, or deleted by a run that goes on
     }
-  if (!snapshots.newest.config.train.init_from.empty())
-    log::warn(
-        "{}: taken as ditrain computes it: {} has no whole checkpoint, which would tell what train.init_from gave the "
-        "run",
-        p.name, run.string());
+  const config::Config& config = snapshots.newest.config;
+  for (const auto& [key, start] :
+       {std::pair{"train.init_from", config.train.init_from}, {"train.branch_from", config.train.branch_from}})
+    if (!start.empty())
+      log::warn("{}: taken as ditrain computes it: {} has no whole checkpoint, which would tell what {} gave the run",
+                p.name, run.string(), key);
 }
 
 }  // namespace

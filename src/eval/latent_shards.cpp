@@ -271,7 +271,7 @@ std::vector<int64_t> missing_shards(const Writer& writer, dist::Communicator& co
   return {std::istream_iterator<int64_t>(numbers), {}};
 }
 
-void check_shape(const nn::AutoencoderConfig& config, const dataset::SampleShape& image) {
+void check_shape(const nn::AutoencoderConfig& config, const dataset::SampleShape& image, bool of_tiles) {
   if (image.channels != config.image_channels)
     throw InputError({.where = "latents",
                       .what = "channels of the images are not those of the autoencoder",
@@ -283,7 +283,8 @@ void check_shape(const nn::AutoencoderConfig& config, const dataset::SampleShape
                       .what = "size of the images",
                       .got = fmt::format("{} x {}", image.height, image.width),
                       .expected = "multiples of " + std::to_string(f),
-                      .hint = "--size " + std::to_string((image.width + f - 1) / f * f)});
+                      .hint = fmt::format("{} {}", of_tiles ? "ditdata make --tile" : "--size",
+                                          (std::max(image.height, image.width) + f - 1) / f * f)});
 }
 
 }  // namespace
@@ -291,7 +292,7 @@ void check_shape(const nn::AutoencoderConfig& config, const dataset::SampleShape
 void write_latent_shards(ops::Context& ctx, nn::Autoencoder& vae, const dataset::Dataset& data,
                          const LatentShards& shards, dist::Communicator& comm,
                          const std::function<void(const EncodingProgress&)>& progress) {
-  check_shape(vae.config(), data.shape());
+  check_shape(vae.config(), data.shape(), !shards.tiles.empty());
   std::unique_ptr<files::FileLock> lock;  // until the last rank has ended
   if (comm.rank() == 0) {
     lock = files::lock_output_folder(shards.out);

@@ -22,6 +22,17 @@ int64_t tokens_of_block(const Routes& routes, const ModelConfig& config, int64_t
   return config.tokens();
 }
 
+namespace {
+
+// A share in four digits, rounded to the side that is accepted.
+std::string four_digits(double x, bool up) {
+  constexpr double kRounding = 1e-9;  // of the division
+  const double unit = std::pow(10, std::floor(std::log10(x)) - 3), count = x / unit;
+  return fmt::format("{:.4g}", (up ? std::ceil(count - kRounding) : std::floor(count + kRounding)) * unit);
+}
+
+}  // namespace
+
 void validate(const Routes& routes, const ModelConfig& config) {
   const auto require = [](bool ok, const std::string& what, const std::string& got, const std::string& expected,
                           const std::string& hint) {
@@ -38,9 +49,9 @@ void validate(const Routes& routes, const ModelConfig& config) {
     require(r.ratio > 0 && r.ratio < 1, "the share of tokens that leaves", text(r), "a ratio above 0 and below 1",
             "ratio: 0.5");
     require(r.remaining_tokens(tokens) < tokens, fmt::format("no token of {} leaves", tokens), text(r),
-            fmt::format("a ratio of at least {:.4g}", 1 / double(tokens)), "train.routing: off");
+            "a ratio of at least " + four_digits(1 / double(tokens), /*up=*/true), "train.routing: off");
     require(r.remaining_tokens(tokens) > 0, fmt::format("no token of {} stays", tokens), text(r),
-            fmt::format("a ratio of at most {:.4g}", 1 - 1 / double(tokens)), "ratio: 0.5");
+            "a ratio of at most " + four_digits(1 - 1 / double(tokens), /*up=*/false), "ratio: 0.5");
     require(
         r.from >= 0 && r.from <= r.to && r.to <= last, "the route does not lie in the model", text(r),
         fmt::format("blocks from 0 to {}, `from` not behind `to`", last),

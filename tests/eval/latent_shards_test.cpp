@@ -266,4 +266,7 @@ TEST_CASE("latent shards: sizes that do not fit the autoencoder are refused") {
   Bench bench;
   bench.data = dataset::open_dataset(bench.config, {3, 15, 16}, 0, 0);
   CHECK_THROWS_WITH(bench.encode(bench.request("out")), Catch::Contains("multiples of 2; try --size 16"));
+  LatentShards of_tiles = bench.request("out");
+  of_tiles.tiles = {{"bands", R"(["B2"])"}};
+  CHECK_THROWS_WITH(bench.encode(of_tiles), Catch::Contains("try ditdata make --tile 16"));
 }

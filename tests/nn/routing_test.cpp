@@ -268,6 +268,11 @@ TEST_CASE("routes that a model cannot have are refused with what to set") {
                Catch::Contains("above 0 and below 1") && Catch::Contains("ratio: 0.5"));
   CHECK_THAT(refusal({{1 - 1e-10, 1, 2}}, config), Catch::Contains("stays"));
   CHECK_THAT(refusal({{0.01, 1, 2}}, config), Catch::Contains("no token of 24 leaves") && Catch::Contains("0.04167"));
+  // What the message names is accepted: 1 / 144 is rounded up, 1 - 1 / 144 down.
+  nn::ModelConfig square = config;
+  square.input_height = square.input_width = 12 * square.patch_size;
+  CHECK_THAT(refusal({{0.001, 1, 2}}, square), Catch::Contains("at least 0.006945"));
+  CHECK(refusal({{0.006945, 1, 2}}, square).empty());
   CHECK_THAT(refusal({{0.5, 1, 5}}, config), Catch::Contains("does not lie in the model") && Catch::Contains("0 to 4"));
   CHECK_THAT(refusal({{0.5, 3, 2}}, config), Catch::Contains("`from` not behind `to`"));
   CHECK_THAT(refusal({{0.5, 1, 2}, {0.5, 2, 3}}, config), Catch::Contains("overlap") && Catch::Contains("from: 3"));
