@@ -53,8 +53,8 @@ config::CommandLine make_command_line() {
       {{"checkpoint", "DIR|FILE", "run folder, checkpoint folder (the latest is taken), or a .safetensors file"},
        {"weights", config::choices<checkpoint::Weights>(), "EMA weights, or the weights themselves", "ema"},
        {"labels", "LIST",
-        "0,1,2 (repeated in turn), uniform (drawn), balanced (every class in turn) or none (as guidance asks the "
-        "model) [default: balanced, with --condition none]"},
+        "0,1,2 (repeated in turn), names of the classes of data.path, uniform (drawn), balanced (every class in turn) "
+        "or none (as guidance asks the model) [default: balanced, with --condition none]"},
        {"num", "N", "images in all", "64"},
        {"steps", "S",
         "steps of the sampler: 50, or 10,10,20 (one number per section), or ddim25 (process ddpm) [default: the "
@@ -118,7 +118,7 @@ constexpr std::span<const Word<Clip>> words_of(Clip) { return kClips; }
 
 /// What the command line asks for, and `sampler` and `vae` of the checkpoint where it does not.
 struct Job {
-  std::string checkpoint, label_spec, out, grid, npz, vae, like, condition, metadata, guide;
+  std::string checkpoint, label_spec, label_names, out, grid, npz, vae, like, condition, metadata, guide;
   checkpoint::Weights weights = checkpoint::Weights::kEma;
   Clip clip = Clip::kAuto;
   int64_t num = 0, batch = 0, nearest = 0, threads = 0;
@@ -231,17 +231,62 @@ void choose_sampling(Job& job, const config::CommandLine& line, const config::Co
            "a file or folder", "--guide DIR, or --guide none to guide by labels");
 }
 
+std::vector<std::string> split(const std::string& line, char by) {
+  std::vector<std::string> parts;
+  std::istringstream in(line + by);
+  for (std::string part; std::getline(in, part, by);) {
+    const size_t first = part.find_first_not_of(" \t\r"), last = part.find_last_not_of(" \t\r");
+    parts.push_back(first == part.npos ? "" : part.substr(first, last - first + 1));
+  }
+  return parts;
+}
+
+/// The names of the classes, as the data has them now. Errors: InputError if it cannot be read
+std::vector<std::string> names_of_classes(const config::Config& config) {
+  dataset::Config data = config.data;
+  if (!data.kind->pixels || (data.path.empty() && !data.kind->path.empty())) return {};
+  if (data.kind->of_bands) return dataset::TileShards(data.path).classes();
+  data.hold_out = 0;
+  return dataset::open_dataset(data, {}, /*num_classes=*/0, /*seed=*/0)->class_names();
+}
+
+/// Turns names in --labels into numbers, if the data that the model learnt is there.
+void number_labels(Job& job, const config::Config& config) {
+  std::vector<std::string> words = split(job.label_spec, ','), known = {"uniform", "balanced", "none"};
+  const auto is_number = [](const std::string& word) { return word.find_first_not_of("0123456789") == word.npos; };
+  if (std::find(known.begin(), known.end(), job.label_spec) != known.end() ||
+      std::all_of(words.begin(), words.end(), is_number))
+    return;
+  std::vector<std::string> names;
+  std::string why = config.data.path.empty() ? "the file does not say where its data lies"
+                                             : "data.path: " + config.data.path + " names none";
+  try {
+    names = names_of_classes(config);
+  } catch (const InputError& e) {
+    why = e.what();
+  }
+  const auto num_classes = size_t(config.model.num_classes);
+  if (!names.empty() && names.size() != num_classes)
+    why = fmt::format("{} has {} classes by now", config.data.path, names.size()), names.clear();
+  known.insert(known.end(), names.begin(), names.end());
+  for (std::string& word : words) {
+    if (is_number(word)) continue;
+    const auto found = std::find(names.begin(), names.end(), word);
+    if (found == names.end())
+      refuse(names.empty() ? "unknown labels; names of classes are not known here, as " + why : "unknown labels", word,
+             names.empty() ? fmt::format("numbers below {}, in the order of the names of the folders, or uniform, "
+                                         "balanced or none",
+                                         num_classes)
+                           : "a class of " + config.data.path,
+             nearest_word(word, known));
+    word = std::to_string(found - names.begin());
+  }
+  job.label_names = job.label_spec, job.label_spec = fmt::format("{}", fmt::join(words, ","));
+  log::info("labels {} are {}", job.label_spec, job.label_names);
+}
+
 /// Rows of --metadata, each with a value per number of kMetadata.
 std::vector<std::vector<double>> parse_metadata(const std::string& text, const nn::ModelConfig& m) {
-  const auto split = [](const std::string& line, char by) {
-    std::vector<std::string> parts;
-    std::istringstream in(line + by);
-    for (std::string part; std::getline(in, part, by);) {
-      const size_t first = part.find_first_not_of(" \t\r"), last = part.find_last_not_of(" \t\r");
-      parts.push_back(first == part.npos ? "" : part.substr(first, last - first + 1));
-    }
-    return parts;
-  };
   const auto set = [&](std::vector<double>& row, const std::string& name, const std::string& value) {
     const size_t number = metadata_index(name, "--metadata");
     if (std::find(m.metadata.begin(), m.metadata.end(), name) == m.metadata.end())
@@ -585,6 +630,7 @@ void write_facts(const Job& job, const checkpoint::WeightsSource& source, const 
                                 .images = job.num,
                                 .sampler = job.sampler,
                                 .labels = job.label_spec,
+                                .label_names = job.label_names,
                                 .seed = job.seed,
                                 .checkpoint = source.file,
                                 .step = source.step,
@@ -630,6 +676,7 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   check_sources(source, comm);
   const config::Config& config = source.config;
   choose_sampling(job, line, config);
+  number_labels(job, config);
   const auto process = diffusion::make_process(config.diffusion, config.model.learn_sigma);
   job.sampler.validate(*process);
   auto conditions = conditions_of(eval::make_labels(job.label_spec, job.num, config.model.num_classes, job.seed));

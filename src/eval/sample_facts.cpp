@@ -23,6 +23,7 @@ void write_sample_facts(const std::string& samples, const SampleFacts& f, const 
                      {"guided_channels", guided < 0 ? Json("all") : Json(guided)},
                      {"guidance_interval", {f.sampler.cfg_interval.from, f.sampler.cfg_interval.to}},
                      {"labels", f.labels},
+                     {"label_names", f.label_names.empty() ? Json(nullptr) : Json(f.label_names)},
                      {"seed", f.seed},
                      {"clip", f.sampler.clip_denoised},
                      {"checkpoint", f.checkpoint},

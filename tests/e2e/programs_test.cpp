@@ -167,6 +167,31 @@ TEST_CASE("ditsample: section sample of the checkpoint is the default, flags com
   }
 }
 
+TEST_CASE("ditsample: labels are numbers, or names of the classes where the data is there") {
+  const TemporaryFolder scratch;
+  write_image_folder(scratch / "images", 3, 4);  // class_0, class_1, class_2
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "run", 2,
+                                sets({"data.kind=folder", "data.path=" + scratch / "images", "model.num_classes=auto",
+                                      "model.input_size=16"}))),
+               0);
+  const auto draw = [&](const std::string& out, const std::string& labels) {
+    return ditsample(scratch / "run", scratch / out, {"--num", "2", "--steps", "2", "--labels", labels});
+  };
+  REQUIRE_EXIT(run(draw("numbers", "2,0")), 0);
+  REQUIRE_EXIT(run(draw("names", "class_2,class_0")), 0);
+  CHECK(contents(scratch / "names") == contents(scratch / "numbers"));
+  const auto facts = nlohmann::json::parse(read_file(scratch / "names/samples.json"));
+  CHECK(facts.at("labels") == "2,0");
+  CHECK(facts.at("label_names") == "class_2,class_0");
+  const Result unknown = run(draw("x", "class_7"));
+  REQUIRE_EXIT(unknown, 2);
+  CHECK_THAT(unknown.err, Contains("unknown labels; got class_7"));
+  fs::rename(scratch / "images", scratch / "moved");
+  const Result moved = run(draw("x", "class_2"));
+  REQUIRE_EXIT(moved, 2);
+  CHECK_THAT(moved.err, Contains("names of classes are not known here") && Contains("numbers below 3"));
+}
+
 TEST_CASE("ditsample: guidance is off for a model without classes, and refused if it is asked for") {
   const TemporaryFolder scratch;
   const std::string out = scratch / "run";

@@ -14,7 +14,8 @@ struct SampleFacts {
   std::string program;
   int64_t images = 0;
   diffusion::SamplerConfig sampler = {};
-  std::string labels;  ///< spec of make_labels()
+  std::string labels;            ///< spec of make_labels()
+  std::string label_names = {};  ///< of the classes in `labels`, where they were given by name
   uint64_t seed = 0;
   std::string checkpoint;      ///< a file, or the folder of a run
   int64_t step = -1;           ///< training step of the checkpoint; -1: unknown
