@@ -154,7 +154,8 @@ std::string public_yaml(config::Config config) {
   for (const config::Option& option : config::option_table())
     if (option.expected == "a path") option.set(config, {{""}}, "");
   config.log.prometheus.clear();
-  if (!config.kernels.tuning_file.empty()) config.kernels.tuned = {}, config.kernels.tuning_file.clear();
+  if (!config.kernels.tuning_file.empty())
+    config.kernels.tuned = config::TunedFrom::kAuto, config.kernels.tuning_file.clear();
   config.eval.fid_every_steps = 0;  // which may need files
   if (config.sample.guide != config::kRoutedGuide) config.sample.guide.clear();
   config.data.condition = dataset::condition_names(config.data);

@@ -312,7 +312,8 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
   // What --quick measured in a hurry is forgotten, as long as nothing was trained by it.
   fs::create_directories(scratch / "hurried");
   changed = setup, changed["quick"] = false;
-  changed["cpu_seconds_per_step"] = {{"quickstart", 1000.0}};
+  changed["cpu_seconds_per_step"] = nlohmann::ordered_json::object();
+  changed["cpu_seconds_per_step"]["quickstart"] = 1000.0;
   write_file(scratch / "hurried/quality.json", changed.dump());
   REQUIRE_EXIT(run(program("ditbench", quality(scratch / "hurried", "1,2") + tiny)), 0);
   CHECK(nlohmann::json::parse(read_file(scratch / "hurried/quality.json"))
