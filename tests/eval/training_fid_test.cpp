@@ -46,8 +46,10 @@ TEST_CASE("training fid: statistics of tiles of eight bits are not those of band
   const auto comm = dist::make_null_communicator();
   const dataset::SampleShape shape{4, 8, 8};
   const auto data = dataset::open_dataset({}, shape, 0, 0);
-  dataset::TestTiles{.n = 260, .side = 8, .bands = {"B2", "B3", "B4", "B8"}}.write(
-      scratch / "tiles.safetensors", std::vector<uint8_t>(260 * 256, 90), "U8");
+  std::vector<uint8_t> numbers;
+  for (size_t i = 0; i < 260 * 256; ++i) numbers.push_back(uint8_t(i * i / 7 % 251));
+  dataset::TestTiles{.n = 260, .side = 8, .bands = {"B2", "B3", "B4", "B8"}}.write(scratch / "tiles.safetensors",
+                                                                                   numbers, "U8");
   eval::FidRequest saved{.real = scratch / "tiles.safetensors",
                          .generated = scratch / "tiles.safetensors",
                          .features = {.kind = eval::FeatureKind::kPixels},
