@@ -27,6 +27,8 @@
 namespace ditrain::train {
 namespace {
 
+constexpr size_t kNamedClasses = 20;
+
 constexpr double kMaxMfu = 1.02;  // a step that beats the measured peak says that it was measured too low
 
 // How to start another program of this build from here: by its name if the shell finds this one, else by its path.
@@ -63,6 +65,8 @@ void RunReport::tell_start(const dataset::Dataset& data, const std::string& resu
   if (run_.leader())
     for (const std::string& warning : config::warnings(config)) log::warn_line(warning);
   log::info("data: {}", data.describe());
+  if (const auto& names = data.class_names(); !names.empty() && names.size() <= kNamedClasses)
+    log::info("classes, from 0 on: {}", fmt::join(names, ", "));
   if (const std::string part = data.describe_part(); !part.empty()) log::info("data: {}", part);
   if (const std::string unused = data.describe_unused(config.model.num_classes); run_.leader() && !unused.empty())
     log::warn("data: there are no samples of {}", unused);
