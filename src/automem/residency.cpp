@@ -338,6 +338,7 @@ void Residency::leave(int point) {
   double& shortest_s = shortest_s_[size_t(point)];
   shortest_s = shortest_s == 0 ? seconds : std::min(shortest_s, seconds);
   clock_.end(*time);
+  ++points_left_;
   set_watches(clock_.is_between_points());
   const std::vector<int>& uses = clock_.at(*time).uses;
   for (const int id : uses)
@@ -416,9 +417,19 @@ void Residency::request(Movable& tensor) {
   if (tensor.state == ResidencyState::kCopyingIn) queue_.make_urgent(tensor.ticket);
 }
 
+// Whether nothing in the pool can leave before a point ends.
+bool Residency::points_use_all() const {
+  return std::all_of(tensors_.begin(), tensors_.end(), [&](const Movable& t) {
+    const bool has_slot = t.state != ResidencyState::kNotResident && t.state != ResidencyState::kInPlace;
+    return !t.is_being_copied() && (!has_slot || clock_.is_used_now(t.id));
+  });
+}
+
 void Residency::bring(Storage& storage) {
   Lock lock(mutex_);
   Movable& tensor = tensors_[size_t(storage.number())];
+  double since_s = now_s();
+  int64_t points_left = points_left_;
   struct Wanted {
     int& threads;
     ~Wanted() { --threads; }
@@ -426,7 +437,16 @@ void Residency::bring(Storage& storage) {
   while (!storage.try_hold()) {
     expect_no_problem();
     request(tensor);
-    if (!storage.is_placed()) wait(lock, /*for_release=*/true);
+    if (storage.is_placed()) continue;
+    if (points_left != points_left_ || !points_use_all()) since_s = now_s(), points_left = points_left_;
+    if (now_s() - since_s > setup_.patience_s)
+      throw RunError({.where = "memory",
+                      .what = "the fast tier has no room for " + tensor.name +
+                              ": the layers under way use all tensors in its pool, and none of them announced this one",
+                      .got = format_bytes(tensor.bytes) + " beside " + format_bytes(slots_.used_bytes()) + " of " +
+                             format_bytes(slots_.bytes()),
+                      .hint = "a larger memory.fast_gib, and please report this"});
+    wait(lock, /*for_release=*/true);
   }
 }
 

@@ -17,7 +17,7 @@ const Tensor& ImageInput::join(ops::Context& ctx) const {
   if (given_ == nullptr) return noisy->tensor;
   const int64_t batch = noisy->shape[0], own = num_elements(noisy->shape) / batch,
                 all = num_elements(given_->shape) / batch;
-  const Pin<float> from(noisy->tensor, Access::kRead), to(given_->tensor);
+  const Pin<float> from(noisy->tensor), to(given_->tensor);
   ctx.for_range(batch, 1, [&](int64_t begin, int64_t end, const parallel::Worker&) {
     for (int64_t b = begin; b < end; ++b) {
       const std::vector<float>& condition = stream_.inputs->conditions[size_t(b)].image;

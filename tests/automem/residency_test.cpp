@@ -27,11 +27,13 @@ namespace {
 
 // A pool, slow tiers and threads that copy.
 struct Rig {
-  Rig(const Uses& wanted, size_t pool_bytes, Strategy strategy, bool in_place = false, CopyBy by = CopyBy::kThreads)
+  Rig(const Uses& wanted, size_t pool_bytes, Strategy strategy, bool in_place = false, CopyBy by = CopyBy::kThreads,
+      double patience_s = 60)
       : uses(wanted),
         pool(pool_bytes, platform::PagePolicy::kPlain),
         bulk(memory::make_bulk_memory({.bytes = 1 << 24})) {
     Residency::Setup setup{.strategy = strategy, .pool = pool.data(), .pool_bytes = pool_bytes};
+    setup.patience_s = patience_s;
     setup.place = [this](int64_t, size_t, size_t bytes) { in_pool.add(bytes); };
     setup.release = [this](size_t bytes) { in_pool.remove(bytes); };
     size_t at = 0;
@@ -260,6 +262,18 @@ TEST_CASE("a tensor that is brought takes one place, also where that has to be c
   CHECK(rig.holds(kWanted, float(kWanted)));
   CHECK(rig.tensors[kNext].storage().is_placed());
   CHECK(rig.residency->totals().bytes_out == before + kTensor);
+}
+
+TEST_CASE("a tensor for which the tensors of a point leave no room is an error that names it, not a wait for ever") {
+  Uses uses;
+  uses.tensors = {{"used", kTensor, Written::kInUpdates}, {"not announced", kTensor, Written::kInUpdates}};
+  uses.points = {{Phase::kForward, "0", {0}}, {Phase::kForward, "1", {1}}};
+  Rig rig(uses, kTensor, Strategy::kPlanned, /*in_place=*/false, CopyBy::kThreads, /*patience_s=*/0.02);
+  for (const int id : {0, 1}) rig.fill(id, 1);
+  rig.residency->enter(0);
+  CHECK_THROWS_WITH(rig.holds(1, 1), Catch::Contains("no room for not announced") && Catch::Contains("beside"));
+  rig.residency->leave(0);
+  CHECK(rig.holds(1, 1));
 }
 
 TEST_CASE("a point that is not of the step is an error") {

@@ -248,6 +248,29 @@ TEST_CASE("memory.automem loses nothing by a step that is skipped, also of image
     }
 }
 
+TEST_CASE("the embedder of a model with a condition announces the noisy image, and trains with the least fast memory") {
+  config::Config config = moving_config();
+  config.model.input_height = config.model.input_width = 64, config.model.patch_size = 8;
+  config.model.condition_channels = 2, config.model.hidden_size = 32;  // so that the image is the larger part
+  config.train.micro_batch = 2;
+  config.memory.automem = GENERATE(config::AutoMem::kPaper, config::AutoMem::kPlanned);
+  nn::Model layout(config.model);
+  const plan::GradientPlan gradients = plan::plan_gradients(config, layout.parameters(), 1);
+  const automem::Uses uses = plan::record_step(config, gradients, config.train.global_batch, 2);
+  for (const automem::Point& point : uses.points) {
+    if (point.name != "x_embedder" || point.phase != automem::Phase::kForward) continue;
+    std::set<std::string> names;
+    for (const int id : point.uses) names.insert(uses.tensors[size_t(id)].name);
+    CHECK(names.count("x_embedder.image") == 1);
+    CHECK(names.count("x_embedder.image_and_condition") == 1);
+  }
+  const auto least = double(uses.bytes_of(uses.largest()) + memory::kBlock);  // a block: for rounding
+  Trainee trainee(config, 1, least / double(uses.total_bytes()), "");
+  dataset::Batch batch = random_batch(config);
+  for (Condition& condition : batch.conditions) condition.image.assign(size_t(2 * config.model.pixels()), 0.5f);
+  for (int i = 0; i < 3; ++i) CHECK(std::isfinite(trainee.step.run(batch, trainee.progress).facts.loss));
+}
+
 TEST_CASE("the peak of the fast tier is all that lay in it at one time") {
   config::Config config = moving_config();
   config.memory.automem = config::AutoMem::kPlanned;

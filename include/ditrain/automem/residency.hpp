@@ -60,6 +60,8 @@ class Residency final : public Mover, public StorageSource {
     Times times = {};
     /// Called from time to time by a thread that waits for memory that others hold; it may throw to end the wait.
     std::function<void()> while_waiting = {};
+    /// Seconds after which bring() no longer waits for room that only the end of a point would give.
+    double patience_s = 60;
   };
   /// The queue must be destroyed before this object, because its copies call back. Tensors must be made in the order of
   /// uses.tensors.
@@ -67,6 +69,8 @@ class Residency final : public Mover, public StorageSource {
   Residency(Uses uses, Setup setup, memory::CopyQueue& queue);
 
   std::shared_ptr<Storage> make(const std::string& name, size_t bytes) override;
+  /// Errors: RunError of a copy that failed, or if for patience_s no point ended and those under way use all tensors in
+  ///         the pool: one of them may wait for this tensor, which it did not announce
   void bring(Storage& storage) override;
   void note_use(Storage& storage) override;
 
@@ -116,6 +120,7 @@ class Residency final : public Mover, public StorageSource {
   bool compact();
   void prefetch();
   void request(Movable& tensor);
+  bool points_use_all() const;
   int64_t begin_point(int point);
   bool fetch_uses(int64_t time, bool prefetches);
   bool fetch_or_evict(int64_t time, bool& stuck);
@@ -141,6 +146,7 @@ class Residency final : public Mover, public StorageSource {
   double waiting_since_s_ = 0;
   bool other_ = true;           // no point has begun yet, or none since code outside of the step read
   bool helps_ = false;          // workers carry out some copies
+  int64_t points_left_ = 0;
   int evicting_for_other_ = 0;  // tensors in that state; until they have left, no other copy in begins
   std::string problem_;
   ResidencyTotals totals_;
