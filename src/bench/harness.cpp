@@ -10,6 +10,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/plan/kernel_settings.hpp"
+#include "ditrain/platform/limits.hpp"
 #include "reach.hpp"
 #include "turns.hpp"
 
@@ -212,8 +213,14 @@ void Harness::check_shares() const {
                     .hint = "again on a quiet machine"});
 }
 
+size_t bytes_beyond_caches(const platform::Topology& topology, size_t memory_bytes) {
+  const size_t times = std::max<size_t>(8, 4 * size_t(topology.l3_caches));
+  return std::max(std::min(times * topology.l3_bytes, memory_bytes / 16), size_t{64} << 20);
+}
+
 size_t Harness::cold_bytes() const {
-  return effort_.cold_arrays ? std::max(8 * placement_.topology.l3_bytes, size_t{64} << 20) : size_t{100} << 10;
+  return effort_.cold_arrays ? bytes_beyond_caches(placement_.topology, platform::memory_limit().bytes)
+                             : size_t{100} << 10;
 }
 
 void Harness::stream(const kernels::StreamMix& mix, const std::vector<float*>& arrays, int64_t n) {

@@ -437,7 +437,7 @@ void validate_for_ranks(const Config& config, int world_size) {
   if (!divides && (micro < share || config.dist.reproducible))  // else all at once (micro_batch_of)
     fail("train.micro_batch does not divide the batch of a rank",
          fmt::format("{} for {} samples per rank (train.global_batch {} over {} {})", micro, share, batch, ranks, who),
-         fmt::format("a divisor of {}, or 0 for all at once", share));
+         fmt::format("a divisor of {}{}", share, config.dist.reproducible ? "" : ", or 0 for all at once"));
   if (config.dist.reproducible && !std::has_single_bit(uint64_t(ranks)))
     fail("dist.reproducible needs a number of ranks that is a power of two", fmt::format("{} ranks", ranks),
          "1, 2, 4, 8, ... ranks");

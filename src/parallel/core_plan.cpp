@@ -252,6 +252,7 @@ Team::Config CorePlan::team() const {
   Team::Config config{.num_workers = num_workers(), .num_clusters = int(cluster_sizes.size())};
   config.cluster_sizes = cluster_sizes;
   for (const Pu& pu : workers) config.pus.push_back(pu.os);
+  if (workers.empty()) config.spin_pauses = Team::kFewPauses;  // the mask is large enough, but other ranks share it
   return config;
 }
 

@@ -23,8 +23,6 @@ constexpr size_t kCacheLine = 64;
 // A pause lasts about 40 to 140 cycles (Zen, Skylake), so 2000 are some 50 us: longer than the gaps between the phases
 // of a step, short against a time slice of the scheduler.
 constexpr int kSpinPauses = 2000;
-// With more workers than cores the awaited one may be waiting for this very core.
-constexpr int kSpinPausesOversubscribed = 8;
 
 inline void pause_cpu() {
 #if defined(__x86_64__)
@@ -99,7 +97,7 @@ int spin_pauses_for(const Team::Config& config) {
   if (config.spin_pauses != Team::kAuto) return config.spin_pauses;
   const std::vector<int> pus = config.pus.empty() ? platform::affinity_mask() : config.pus;
   const bool enough = std::set<int>(pus.begin(), pus.end()).size() >= size_t(config.num_workers);
-  return enough ? kSpinPauses : kSpinPausesOversubscribed;
+  return enough ? kSpinPauses : Team::kFewPauses;
 }
 
 void check_config(const Team::Config& c) {

@@ -10,6 +10,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/kernels/measure.hpp"
 #include "ditrain/nn/model.hpp"
+#include "ditrain/platform/limits.hpp"
 
 namespace ditrain::plan {
 namespace {
@@ -36,16 +37,24 @@ Reads reads_of(ops::ClusterSplit cut, const nn::ProductReads& block, int64_t mic
 
 }  // namespace
 
+size_t bytes_to_measure(const platform::Topology& machine, size_t memory_bytes) {
+  constexpr size_t kLeast = size_t{64} << 20, kMost = size_t{1} << 30;
+  const int domains = std::max(1, machine.numa_domains), caches = (machine.l3_caches + domains - 1) / domains;
+  const size_t wanted = 4 * machine.l3_bytes * size_t(caches);
+  return std::max(kLeast, std::min({wanted, kMost, memory_bytes / 32}));
+}
+
 DomainBandwidth measure_domains(ops::Context& ctx) {
   parallel::Team& team = ctx.team();
   if (team.num_clusters() < 2) return {};
-  constexpr int64_t kValues = int64_t{16} << 20;
   constexpr int kRepeats = 3;
-  const Tensor near({kValues}), far({kValues});
+  const auto num_values =
+      int64_t(bytes_to_measure(platform::probe_machine(), platform::memory_limit().bytes) / sizeof(float));
+  const Tensor near({num_values}), far({num_values});
   const Pin<float> own(near), other(far);
   // The part of one of a cluster's workers; on those of other clusters an empty one.
   const auto part = [&](const parallel::Worker& w, int cluster) {
-    return w.cluster == cluster ? parallel::partition(kValues, w.worker_in_cluster, w.workers_in_cluster, 1024)
+    return w.cluster == cluster ? parallel::partition(num_values, w.worker_in_cluster, w.workers_in_cluster, 1024)
                                 : parallel::Range{0, 0};
   };
   team.run([&](const parallel::Worker& w) {
@@ -63,7 +72,7 @@ DomainBandwidth measure_domains(ops::Context& ctx) {
       volatile float sum = kernels::stream_pass({.reads = 1}, &at, mine.size());
       static_cast<void>(sum);
     });
-    return 1e-9 * double(kValues) * sizeof(float) / (now_s() - start);
+    return 1e-9 * double(num_values) * sizeof(float) / (now_s() - start);
   };
   DomainBandwidth best;
   for (int repeat = 0; repeat < kRepeats; ++repeat) {

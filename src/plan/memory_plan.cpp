@@ -144,14 +144,16 @@ size_t scratch_bytes(const nn::ModelConfig& m, DType precision, int64_t micro_ba
   return most;
 }
 
-// Blocks take explicit pages for all of their bytes or for none.
-size_t explicit_huge_bytes(const config::MemoryConfig& config, const automem::Plan& plan, int ranks_on_node) {
-  if (config.pages != platform::PagePolicy::kAuto && config.pages != platform::PagePolicy::kExplicit) return 0;
-  const size_t free = platform::free_memory_at_start().explicit_huge / size_t(ranks_on_node);
-  size_t taken = 0;
-  for (const size_t bytes : {plan.capacity.pool_bytes, slow_bytes(plan)})
-    if (taken + bytes <= free) taken += bytes;
-  return taken;
+// In the order in which a run takes them: the gradients that ranks sum (dist/node_memory), the fast pool, slow tiers.
+size_t explicit_huge_bytes(const config::Config& config, const GradientPlan& gradients, const automem::Plan* automem,
+                           int ranks_on_node) {
+  const platform::PagePolicy pages = config.memory.pages;
+  if (pages != platform::PagePolicy::kAuto && pages != platform::PagePolicy::kExplicit) return 0;
+  std::vector<size_t> blocks;
+  const size_t summed = size_t(gradients.buckets.n()) * sizeof(float);
+  if (gradients.replicas > 1 && config.dist.engine && summed >= platform::kHugePageBytes) blocks.push_back(summed);
+  if (automem != nullptr) blocks.insert(blocks.end(), {automem->capacity.pool_bytes, slow_bytes(*automem)});
+  return bytes_in_explicit_pages(blocks, platform::free_memory_at_start().explicit_huge / size_t(ranks_on_node));
 }
 
 std::vector<MemoryItem> kept_by_node(nn::ModelPass& pass) {
@@ -169,6 +171,15 @@ std::vector<MemoryItem> kept_by_node(nn::ModelPass& pass) {
 }
 
 }  // namespace
+
+size_t bytes_in_explicit_pages(const std::vector<size_t>& blocks, size_t free_bytes) {
+  size_t bytes = 0, left = free_bytes;
+  for (const size_t block : blocks) {
+    const size_t pages = (block + platform::kHugePageBytes - 1) / platform::kHugePageBytes * platform::kHugePageBytes;
+    if (pages <= left) bytes += block, left -= pages;
+  }
+  return bytes;
+}
 
 size_t MemoryPlan::outside_huge_pages() const { return total() - in_huge_pages; }
 
@@ -315,7 +326,7 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Model& 
       {"scratch", fmt::format("packed operands and attention of {} worker(s)", workers),
        size_t(workers) * scratch_bytes(m, config.train.precision, micro_batch)},
       {"program", "code and libraries", kProgramBytes}};
-  if (moved) plan.in_huge_pages = explicit_huge_bytes(config.memory, *automem, ranks_on_node);
+  plan.in_huge_pages = explicit_huge_bytes(config, gradients, automem, ranks_on_node);
   return plan;
 }
 

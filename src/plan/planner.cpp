@@ -384,7 +384,10 @@ PlannedMachine measure_this_machine(const config::Config& config) {
   const std::set<int> domains(topology.allowed_domains.begin(), topology.allowed_domains.end());
   p.dies_per_node = std::max(1, int(domains.size()));
   Die& die = p.die;
-  die.cores = std::max(1, topology.allowed_cores / p.dies_per_node);
+  const platform::ThreadCount limit = platform::default_threads(topology, {});  // as ranks of this job obey it
+  die.cores = std::max(1, std::min(topology.allowed_cores, limit.threads) / p.dies_per_node);
+  if (limit.threads < topology.allowed_cores)
+    p.name += fmt::format(" ({} of {} cores: {})", limit.threads, topology.allowed_cores, limit.ruled_by);
   const double cores = die.cores;
   const auto peak = [&](DType type) {  // other programs can only lower it
     double highest = 0;

@@ -95,6 +95,28 @@ struct Measured {
   double total_s = 0, norm_s = 0;  // norm: of the gradient, which is not in the total
 };
 
+// The FLOP of products in an update, and their sum over matrices of FLOP / shorter side.
+struct UpdateProducts {
+  double flop = 0, flop_per_width = 0;
+  double largest_share = 0;  ///< share of the costliest parameter
+};
+UpdateProducts products_of_update(const optim::Config& optimizer,
+                                  const std::vector<const autograd::Parameter*>& parameters, DType arithmetic) {
+  UpdateProducts sum;
+  const auto whole_cost = optim::algorithm_of(optimizer).whole_cost;
+  if (whole_cost == nullptr) return sum;
+  double most = 0;
+  for (const autograd::Parameter* p : parameters) {
+    const double flop = 2 * whole_cost(*p, arithmetic);
+    if (flop == 0) continue;
+    const int64_t rows = p->shape.at(0) / p->stacked, columns = p->size() / p->shape.at(0);
+    sum.flop += flop, sum.flop_per_width += flop / double(std::min(rows, columns));
+    most = std::max(most, flop);
+  }
+  sum.largest_share = sum.flop > 0 ? most / sum.flop : 0;
+  return sum;
+}
+
 double cpu_time_s() {
   timespec t{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -150,6 +172,30 @@ Measured measure(parallel::Team& team, const Reference& reference, DType precisi
           .times = step.times,
           .total_s = step.cpu_s,
           .norm_s = norm.cpu_s};
+}
+
+// WorkerRates::update_factor: products of an update have few rows, and jobs that are short. Of a square and a long
+// matrix of the narrow model.
+double measure_update_factor(parallel::Team& team, DType precision, const WorkerRates& rates) {
+  config::Config config = config_of(kNarrow, precision);
+  config.optimizer.kind = optim::Kind::kMuon;
+  nn::Model model(config.model);
+  autograd::ParameterStore& store = model.parameters();
+  store.allocate(autograd::ParameterStore::For::kTraining, precision,
+                 {.states = optim::state_arrays(config.optimizer)});
+  nn::initialise(model, 0);
+  ditrain::copy(store.values, store.grads);
+  const std::vector<const autograd::Parameter*> matrices = {&store.find("blocks.0.attn.proj.weight"),
+                                                            &store.find("blocks.0.mlp.fc1.weight")};
+  const UpdateProducts products = products_of_update(config.optimizer, matrices, precision);
+  ops::Context ctx(team);
+  const Call call = typical_call(ctx, [&](int repeat) {
+    for (const autograd::Parameter* p : matrices)
+      optim::update(ctx, config.optimizer, {.step = repeat}, store, p->slice);
+  });
+  const double of_layers_s =
+      rates.overhead * (products.flop * rates.gemm_s + products.flop_per_width * rates.gemm_per_width_s);
+  return of_layers_s > 0 ? call.cpu_s * team.num_workers() / of_layers_s : 1;
 }
 
 // Of a value of a sample and worker.
@@ -264,6 +310,7 @@ WorkerRates rates_with(parallel::Team& team, DType precision) {
   double jobs_s = 0;
   for (const double s : wide.times.working_s) jobs_s += s;
   rates.overhead = std::max(1.0, wide.total_s / jobs_s);
+  rates.update_factor = measure_update_factor(team, precision, rates);
   return rates;
 }
 
@@ -283,6 +330,10 @@ StepWork work_of(const RunPlan& plan) {
   for (double* count : {&work.gemm_flop, &work.gemm_flop_per_width, &work.attention_macs, &work.attention_values})
     *count /= sharing;
   work.passes *= double(plan.samples / plan.micro_batch);
+  const UpdateProducts products =
+      products_of_update(plan.config.optimizer, model.parameters().in_arena(), plan.config.train.precision);
+  const double share = shards ? std::max(1.0 / plan.replicas, products.largest_share) : 1;
+  work.update_flop = share * products.flop, work.update_flop_per_width = share * products.flop_per_width;
   work.summed = plan.gradients.replicas > 1 ? all / sharing : 0;
   if (plan.gradients.groups > 1) work.summed += all / double(plan.config.dist.outer->every);
   return work;
@@ -332,13 +383,17 @@ StepTime predict_step(const RunPlan& plan, const MachineRates& of_machine, const
   const StepWork work = work_of(plan);
   const WorkerRates& rates = of_machine.of(plan);
   const double factor = rates.overhead / workers_of(plan), of_pass = factor * share_of_work(plan.config);
+  const double update_products_s =
+      factor * rates.update_factor *
+      (work.update_flop * rates.gemm_s + work.update_flop_per_width * rates.gemm_per_width_s);
   StepTime time{.gemm_s = of_pass * (work.gemm_flop * rates.gemm_s + work.gemm_flop_per_width * rates.gemm_per_width_s),
                 .attention_s = of_pass * (work.attention_macs * rates.attention_mac_s +
                                           work.attention_values * rates.attention_value_s),
                 .values_s = of_pass * work.values * rates.value_s + factor * work.inputs * rates.input_s,
                 .jobs_s = work.passes * rates.pass_s,
-                .update_s = factor * work.parameters * rates.parameter_s,
-                .sums_s = factor * work.summed * rates.parameter_s * kPassesOfSum / kPassesOfUpdate};
+                .update_s = factor * work.parameters * rates.parameter_s + update_products_s,
+                .sums_s = factor * work.summed * rates.parameter_s * kPassesOfSum / kPassesOfUpdate,
+                .update_products_s = update_products_s};
   const double threads = double(plan.config.data.loader_threads), loading_s = double(plan.samples) * loading.sample_s;
   if (loading.cores == 0)
     time.loading_s = loading_s / std::min(threads, double(workers_of(plan)));
@@ -365,8 +420,6 @@ std::string describe_time(const RunPlan& plan, const MachineRates& rates, const 
   if (loading.sample_s == 0) text += "               loading samples is not counted\n";
   if (!c.data.vae.empty())
     text += "               encoding images (data.vae) is not counted: ditbench vae measures it\n";
-  if (c.optimizer.kind == optim::Kind::kMuon)
-    text += "               the products of optimizer.kind: muon are not counted\n";
   return text + describe_checkpoints(plan, run_folder) + what_shortens(plan, rates, bf16, loading, steps_s, beside_s);
 }
 

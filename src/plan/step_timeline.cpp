@@ -351,7 +351,8 @@ ClusterStep predict_step(const RunPlan& plan, const MachineRates& rates, const C
   } else {
     step.total_s = pass_s + step.stall_s + step.update_s;
   }
-  if (plan.gradients.groups > 1) add_outer_step(step, plan, communication, step.update_s / kPassesOfUpdate);
+  if (plan.gradients.groups > 1)
+    add_outer_step(step, plan, communication, (work.update_s - work.update_products_s) / kPassesOfUpdate);
   return step;
 }
 

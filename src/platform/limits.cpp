@@ -154,7 +154,9 @@ MemoryLimit memory_limit(int ranks_on_node, const std::string& root) {
   MemoryLimit limit{*ram - std::min(*ram, reserved),
                     reserved == 0 ? "physical RAM" : "physical RAM without reserved huge pages (vm.nr_hugepages)"};
   const CgroupFolders folders = cgroup_folders(root, "memory");
-  for (const std::string& folder : folders.v2) lower_by_file(limit, root, folder + "/memory.max");
+  for (const std::string& folder : folders.v2)
+    for (const char* file : {"/memory.max", "/memory.high"})  // above the second, Linux slows programs down to a crawl
+      lower_by_file(limit, root, folder + file);
   for (const std::string& folder : folders.v1) lower_by_file(limit, root, folder + "/memory.limit_in_bytes");
   lower_by_rlimit(limit, RLIMIT_AS, "RLIMIT_AS", ranks_on_node);
   lower_by_rlimit(limit, RLIMIT_DATA, "RLIMIT_DATA", ranks_on_node);
@@ -179,11 +181,16 @@ MemoryLimit explicit_huge_left(const std::string& root) {
 }
 
 FreeMemory free_memory(const std::string& root) {
-  const std::string file = root + "/proc/meminfo";
-  const bool ours = read_kib(file, "Hugepagesize").value_or(0) == kHugePageBytes;  // the number is of that size
-  const size_t pages = ours ? read_number(file, "HugePages_Free").value_or(0) : 0;
-  return {read_kib(file, "MemAvailable").value_or(std::numeric_limits<size_t>::max()),
-          std::min(pages * kHugePageBytes, explicit_huge_left(root).bytes)};
+  // Not of /proc/meminfo, whose numbers are of the default size, be it 1 GiB. Other programs may still take those of
+  // the free pages that are reserved.
+  const std::string folder = root + "/sys/kernel/mm/hugepages/hugepages-2048kB/";
+  const auto pages = [&](const char* name) {
+    const auto line = read_line(folder + name);
+    return line ? parse_number<uint64_t>(*line).value_or(0) : 0;
+  };
+  const uint64_t free = pages("free_hugepages"), left = free - std::min(free, pages("resv_hugepages"));
+  return {read_kib(root + "/proc/meminfo", "MemAvailable").value_or(std::numeric_limits<size_t>::max()),
+          std::min(size_t(left) * kHugePageBytes, explicit_huge_left(root).bytes)};
 }
 
 const FreeMemory& free_memory_at_start() { return kFreeAtStart; }

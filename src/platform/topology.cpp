@@ -107,6 +107,7 @@ Domain domain_near(hwloc_topology_t t, const Nodes& all, const Nodes& local) {
     if (place < 0) place = int(node->os_index);
   }
   if (domain.bulk_node < 0) domain.bulk_node = std::exchange(domain.fast_node, -1);  // a machine of HBM alone
+  if (local.empty() && !all.empty()) domain.bulk_node = int(all.front()->os_index);  // a socket without memory
   return domain;
 }
 

@@ -53,6 +53,17 @@ TEST_CASE("the team is cut into as many clusters as asked for") {
   CHECK_THROWS_AS(clusters(2, 3), ditrain::InputError);
 }
 
+TEST_CASE("an array that no cache holds is larger than all last caches together") {
+  constexpr size_t kMiB = 1 << 20, kNode = size_t{384} << 30;
+  platform::Topology t;
+  CHECK(bytes_beyond_caches(t, kNode) == 64 * kMiB);
+  t.l3_bytes = 32 * kMiB, t.l3_caches = 1;
+  CHECK(bytes_beyond_caches(t, kNode) == 256 * kMiB);
+  t.l3_caches = 12;  // Zen 4, one socket
+  CHECK(bytes_beyond_caches(t, kNode) == 4 * 12 * 32 * kMiB);
+  CHECK(bytes_beyond_caches(t, 4096 * kMiB) == 256 * kMiB);  // of memory for a few of them
+}
+
 TEST_CASE("every repeat calls all contenders in turn") {
   Effort effort = Effort::quick();
   effort.repeats = 3;

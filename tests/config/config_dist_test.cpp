@@ -124,8 +124,9 @@ TEST_CASE("a batch has to divide over ranks and micro-batches") {
   CHECK(ranks_error(16, 16, 2) == "no error");  // on more ranks than before each has less, all at once
   config::Config same_sums = labelled_config();
   same_sums.train.global_batch = 16, same_sums.train.micro_batch = 16, same_sums.dist.reproducible = true;
-  CHECK(message_of([&] { config::validate_for_ranks(same_sums, 2); }).find("train.micro_batch does not divide") !=
-        std::string::npos);
+  const std::string refusal = message_of([&] { config::validate_for_ranks(same_sums, 2); });
+  CHECK(refusal.find("train.micro_batch does not divide") != std::string::npos);
+  CHECK(refusal.ends_with("expected a divisor of 8"));  // dist.reproducible refuses 0
 }
 
 TEST_CASE("strategies that give a rank one cluster, or share a replica, refuse what does not fit") {

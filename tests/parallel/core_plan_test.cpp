@@ -285,6 +285,9 @@ TEST_CASE("more threads than cores: not bound, clusters are numbers of threads")
   const CorePlan crowded = plan_cores(t, {.budget = 1, .ranks_on_mask = 3, .rank_on_mask = 2});
   CHECK((crowded.workers.empty() && crowded.num_workers() == 1));
   CHECK_THAT(crowded.notes.at(0), Catch::Contains("3 threads of 3 rank(s) share 2 core(s)"));
+  // Each of two ranks has as many threads as the mask has cores.
+  CHECK(plan_cores(t, {.threads = 2, .ranks_on_mask = 2}).team().spin_pauses == Team::kFewPauses);
+  CHECK(plan_cores(t, {.threads = 2}).team().spin_pauses == Team::kAuto);
 }
 
 TEST_CASE("plans that cannot be are errors that name the way out") {

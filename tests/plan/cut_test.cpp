@@ -43,6 +43,17 @@ TEST_CASE("auto weighs what lies in other domains by their bandwidth") {
   CHECK(plan::plan_cut(xl, 2, {1, 1}, {.own = 40, .other = 16}).cut == ClusterSplit::kN);
 }
 
+TEST_CASE("bandwidths of domains are measured on arrays that their last caches do not hold") {
+  constexpr size_t kMiB = 1 << 20, kNode = size_t{384} << 30;
+  platform::Topology t;
+  CHECK(plan::bytes_to_measure(t, kNode) == 64 * kMiB);
+  t.l3_bytes = 96 * kMiB, t.l3_caches = 16, t.numa_domains = 8;
+  CHECK(plan::bytes_to_measure(t, kNode) == 4 * 2 * 96 * kMiB);
+  CHECK(plan::bytes_to_measure(t, 8192 * kMiB) == 256 * kMiB);
+  t.numa_domains = 2;
+  CHECK(plan::bytes_to_measure(t, kNode) == 1024 * kMiB);
+}
+
 TEST_CASE("bandwidths of domains are measured where there are clusters") {
   parallel::Team one({.num_workers = 2}), two({.num_workers = 2, .num_clusters = 2});
   ops::Context together(one), apart(two);

@@ -26,6 +26,15 @@ const plan::MemoryItem& item(const plan::MemoryPlan& plan, const std::string& na
 
 }  // namespace
 
+TEST_CASE("blocks get explicit pages in turn, wholly or not at all, in whole pages") {
+  constexpr size_t kMiB = 1 << 20;
+  CHECK(plan::bytes_in_explicit_pages({3 * kMiB, 4 * kMiB}, 8 * kMiB) == 7 * kMiB);
+  CHECK(plan::bytes_in_explicit_pages({3 * kMiB, 4 * kMiB}, 7 * kMiB) == 3 * kMiB);  // four of them taken
+  CHECK(plan::bytes_in_explicit_pages({9 * kMiB, 1}, 8 * kMiB) == 1);
+  CHECK(plan::bytes_in_explicit_pages({1, 1}, 2 * kMiB) == 1);
+  CHECK(plan::bytes_in_explicit_pages({kMiB}, 0) == 0);
+}
+
 TEST_CASE("the more is recomputed, the less is kept") {
   const plan::MemoryPlan none = memory_of(config_of("none"), 1), selective = memory_of(config_of("selective"), 1),
                          block = memory_of(config_of("block"), 1);

@@ -3,11 +3,14 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <optional>
 #include <set>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/config/differences.hpp"
 #include "ditrain/config/option_table.hpp"
+#include "ditrain/platform/limits.hpp"
+#include "platform/synthetic.hpp"
 #include "support/small_config.hpp"
 
 using namespace ditrain;
@@ -152,13 +155,21 @@ TEST_CASE("planner: outer steps are planned, cost less on a slow network, and ar
   CHECK_THROWS_WITH(planned(config, slow), Contains("[plan]") && Contains("--set dist.simulate_link=off"));
 }
 
-TEST_CASE("planner: a machine has as many dies as domains with cores of ours, and their cores are all of those") {
+TEST_CASE(
+    "planner: a machine has as many dies as domains with cores of ours, and of their cores those that a rank may use") {
   config::Config config = test::small_config();
   config.parallel.threads = 1;
+  const bool limited = GENERATE(false, true);
+  std::optional<platform::ScopedVariable> one_thread;
+  if (limited) one_thread.emplace("OMP_NUM_THREADS", "1");
   const ClusterDescription machine = measure_this_machine(config).platform;
   const platform::Topology topology = platform::probe_topology();
   const std::set<int> domains(topology.allowed_domains.begin(), topology.allowed_domains.end());
   CHECK(machine.dies_per_node == int(domains.size()));
-  CHECK(machine.die.cores == topology.allowed_cores / machine.dies_per_node);
+  const int cores = std::min(topology.allowed_cores, platform::default_threads(topology, {}).threads);
+  CHECK(machine.die.cores == std::max(1, cores / machine.dies_per_node));
+  if (!limited) return;
+  CHECK(machine.die.cores == 1);
+  if (topology.allowed_cores > 1) CHECK_THAT(machine.name, Contains(" cores: OMP_NUM_THREADS)"));
   CHECK(machine.dies_per_node <= topology.numa_domains);
 }

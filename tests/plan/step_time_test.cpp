@@ -54,6 +54,30 @@ TEST_CASE("the work of a step is that of the model, its samples and its recomput
   CHECK(work_of(plan_of(shards, 2)).parameters == work.parameters / 2);
 }
 
+TEST_CASE("the work of a step with Muon has the products of its update, that with AdamW has none") {
+  config::Config config = test::config_of("selective");  // width 384, 12 blocks
+  CHECK(work_of(plan_of(config)).update_flop == 0);
+  CHECK(predict_step(plan_of(config), rates(1, 0, 0, 0)).update_s == 0);
+  config.optimizer.kind = optim::Kind::kMuon;
+  // Multiply-adds of a matrix / 384^3. Symmetric products take (384 + 64) / 768 = 7/12 of their work: five times X X^T
+  // and S S of them and q X of the square ones; X X^T, q X twice and 14 products of squares of the long ones.
+  const double square = 5 * (1 + 7.0 / 12) + 5 * 7.0 / 12, longer = 2 * (1 + 7.0 / 12) * 4 + 14 * 7.0 / 12;
+  const double flop = 2 * 12 * (4 * square + 2 * longer) * 384 * 384 * 384;
+  const plan::StepWork work = work_of(plan_of(config));
+  CHECK(work.update_flop == Approx(flop));
+  CHECK(work.update_flop_per_width == Approx(flop / 384));
+  plan::MachineRates r = rates(1, 0, 0, 4);
+  r.alone.gemm_per_width_s = 1e-8, r.alone.update_factor = 2;
+  const plan::StepTime time = predict_step(plan_of(config), r);
+  CHECK(time.update_products_s == Approx(2 * (flop * 1e-9 + flop / 384 * 1e-8)));
+  CHECK(time.update_s == Approx(work.parameters * 4e-9 + time.update_products_s));
+  config = test::config_of("selective", 4);
+  config.optimizer.kind = optim::Kind::kMuon;
+  CHECK(work_of(plan_of(config, 2)).update_flop == Approx(flop));
+  config.dist.shard_optimizer = true;
+  CHECK(work_of(plan_of(config, 2)).update_flop == Approx(flop / 2));
+}
+
 TEST_CASE("a step takes its work times the rates, divided by the workers of a rank") {
   const plan::RunPlan plan = plan_of(test::config_of("selective"));
   const plan::StepWork work = work_of(plan);
@@ -179,6 +203,7 @@ TEST_CASE("the rates of this machine are measured in a moment") {
     CHECK((r.gemm_s > 1e-13 && r.gemm_s < 1e-8));  // 10 TFLOP/s ... 0.1 GFLOP/s of a core
     CHECK((r.attention_mac_s > 0 && r.value_s > 0 && r.parameter_s > 0 && r.overhead >= 1));
     CHECK((r.gemm_per_width_s >= 0 && r.attention_value_s >= 0 && r.input_s > 0 && r.pass_s > 0));
+    CHECK((r.update_factor > 0.1 && r.update_factor < 100));
   }
 }
 

@@ -231,6 +231,9 @@ TEST_CASE("a step on a cluster: flat sums cost what they are, and outer steps a 
   const ClusterStep hidden = step_of(1);
   CHECK(hidden.outer->exposed_s == Approx(std::max(0.0, sum_s - 10 * alone_s)));
   CHECK(hidden.outer->passes_s == Approx(outer.update_s * 15 / 9));
+  config.optimizer.kind = optim::Kind::kMuon;  // whose products outer steps do not repeat
+  CHECK(step_of(1).update_s > 1.1 * hidden.update_s);
+  CHECK(step_of(1).outer->passes_s == Approx(hidden.outer->passes_s));
   config.dist.outer->every = 1000000;
   CHECK(step_of(1).exposed_s == 0);
   CHECK(step_of(1).total_s == Approx(alone_s).epsilon(1e-5));

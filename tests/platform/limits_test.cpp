@@ -96,6 +96,15 @@ TEST_CASE("memory limit: RAM rules when nothing is smaller") {
   CHECK(memory_limit(1, root.path()).source == "physical RAM");
 }
 
+TEST_CASE("memory limit: the bytes from which on a cgroup slows programs down are a limit, too") {
+  const FakeRoot root;
+  root.write("/proc/self/cgroup", "0::/job/step\n");
+  root.write("/sys/fs/cgroup/job/step/memory.max", std::to_string(8 * kGiB) + "\n");
+  root.write("/sys/fs/cgroup/job/memory.high", std::to_string(6 * kGiB) + "\n");
+  CHECK(memory_limit(1, root.path()).bytes == 6 * kGiB);
+  CHECK(memory_limit(1, root.path()).source == "cgroup /sys/fs/cgroup/job/memory.high");
+}
+
 TEST_CASE("memory limit: what is reserved as huge pages is apart") {
   const FakeRoot root;
   root.write("/proc/meminfo",
@@ -112,11 +121,16 @@ TEST_CASE("memory limit: what is reserved as huge pages is apart") {
   CHECK(free_memory(root.path()).available == SIZE_MAX);  // kernels before 3.14
 }
 
-TEST_CASE("free memory: available memory, and free huge pages that the cgroup allows") {
+TEST_CASE("free memory: available memory, and huge pages that are free, not reserved, and allowed by the cgroup") {
   const FakeRoot root;
-  root.write("/proc/meminfo", "MemAvailable:   10485760 kB\nHugePages_Free:     1024\nHugepagesize:       2048 kB\n");
+  const std::string folder = "/sys/kernel/mm/hugepages/hugepages-2048kB/";
+  root.write("/proc/meminfo", "MemAvailable:   10485760 kB\nHugePages_Free:     4\nHugepagesize:       1048576 kB\n");
   CHECK(free_memory(root.path()).available == 10 * kGiB);
+  CHECK(free_memory(root.path()).explicit_huge == 0);
+  root.write(folder + "free_hugepages", "1024\n");
   CHECK(free_memory(root.path()).explicit_huge == 2 * kGiB);
+  root.write(folder + "resv_hugepages", "256\n");
+  CHECK(free_memory(root.path()).explicit_huge == 3 * kGiB / 2);
   root.write("/proc/self/cgroup", "0::/job\n");
   root.write("/sys/fs/cgroup/job/hugetlb.2MB.max", std::to_string(kGiB) + "\n");
   CHECK(free_memory(root.path()).explicit_huge == kGiB);

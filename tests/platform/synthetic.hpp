@@ -41,6 +41,27 @@ inline Topology synthetic_machine(const std::string& description) {
   return probe_machine();
 }
 
+/// The machine that a topology describes after it was changed.
+inline Topology as_read_from_xml(hwloc_topology_t t) {
+  const TemporaryFolder folder;
+  const std::string file = folder / "machine.xml";
+  REQUIRE(hwloc_topology_export_xml(t, file.c_str(), 0) == 0);
+  const ScopedVariable xml("HWLOC_XMLFILE", file);
+  return probe_machine();
+}
+
+/// A machine whose first memory node is empty.
+inline Topology with_empty_first_node(const char* machine) {
+  hwloc_topology_t t = nullptr;
+  REQUIRE(hwloc_topology_init(&t) == 0);
+  REQUIRE(hwloc_topology_set_synthetic(t, machine) == 0);
+  REQUIRE(hwloc_topology_load(t) == 0);
+  hwloc_get_next_obj_by_type(t, HWLOC_OBJ_NUMANODE, nullptr)->attr->numanode.local_memory = 0;
+  const Topology topology = as_read_from_xml(t);
+  hwloc_topology_destroy(t);
+  return topology;
+}
+
 /// A machine whose nodes of 16 GiB are memory on the package: told apart by name, or only by bandwidth [MiB/s].
 inline Topology with_package_memory(const char* machine, bool named, hwloc_uint64_t hbm_bandwidth = 200000) {
   hwloc_topology_t t = nullptr;
@@ -60,12 +81,9 @@ inline Topology with_package_memory(const char* machine, bool named, hwloc_uint6
                                       hbm ? hbm_bandwidth : 70000) == 0);
     }
   }
-  const TemporaryFolder folder;
-  const std::string file = folder / "machine.xml";
-  REQUIRE(hwloc_topology_export_xml(t, file.c_str(), 0) == 0);
+  const Topology topology = as_read_from_xml(t);
   hwloc_topology_destroy(t);
-  const ScopedVariable xml("HWLOC_XMLFILE", file);
-  return probe_machine();
+  return topology;
 }
 inline Topology xeon_max(bool named, hwloc_uint64_t hbm_bandwidth = 200000) {
   return with_package_memory(kXeonMax, named, hbm_bandwidth);

@@ -71,6 +71,16 @@ TEST_CASE("a synthetic machine is described and its missing or foreign PUs do no
       CHECK(std::any_of(t.memory.begin(), t.memory.end(),
                         [&](const MemoryNode& node) { return node.os == domain.bulk_node; }));
   }
+  SECTION("a socket whose only node has no memory: its domain has that of the other one") {
+    const Topology t = with_empty_first_node("pack:2 [numa(memory=8GB)] core:4 pu:1");
+    REQUIRE(t.memory.size() == 1);
+    REQUIRE(t.domains.size() == 2);
+    for (const Domain& domain : t.domains) {
+      CHECK(domain.bulk_node == t.memory.front().os);
+      CHECK(domain.fast_node == -1);
+    }
+    CHECK(t.units.front().domain != t.units.back().domain);
+  }
   SECTION("smaller than this one: PUs that it lacks count as cores of their own") {
     const ScopedVariable synthetic("HWLOC_SYNTHETIC", "core:1 pu:1(indexes=4000)");
     const Topology t = probe_topology();

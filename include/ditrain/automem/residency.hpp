@@ -144,8 +144,8 @@ class Residency final : public Mover, public StorageSource {
   std::vector<double> shortest_s_;  // per point: its shortest time; 0: it never ran
   int waiting_ = 0;                 // number of clusters that wait
   double waiting_since_s_ = 0;
-  bool other_ = true;           // no point has begun yet, or none since code outside of the step read
-  bool helps_ = false;          // workers carry out some copies
+  bool other_ = true;   // no point has begun yet, or none since code outside of the step read
+  bool helps_ = false;  // workers carry out some copies
   int64_t points_left_ = 0;
   int evicting_for_other_ = 0;  // tensors in that state; until they have left, no other copy in begins
   std::string problem_;

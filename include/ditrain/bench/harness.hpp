@@ -60,6 +60,10 @@ struct Work {
   bool once = false;  ///< a single call, whatever the drift: for work that takes minutes
 };
 
+/// Bytes of an array that the last caches do not hold, all of them together: eight times one, at least four times their
+/// sum and 64 MiB, but at most a sixteenth of the memory.
+size_t bytes_beyond_caches(const platform::Topology& topology, size_t memory_bytes);
+
 class Harness {
  public:
   /// threads 0: all cores that this process may use; clusters 0: as parallel.clusters: auto. With `ranks` the call is
@@ -104,7 +108,7 @@ class Harness {
   /// Errors:   RunError that names the rows whose share is above max_share, whose limit must be wrong
   void check_shares() const;
 
-  /// Bytes of an array that no cache holds: eight times the last cache, at least 64 MiB. See Effort::cold_arrays.
+  /// Bytes of an array that no cache holds, see bytes_beyond_caches and Effort::cold_arrays.
   size_t cold_bytes() const;
   /// Runs one kernels::stream_pass on the team over arrays of n elements.
   void stream(const kernels::StreamMix& mix, const std::vector<float*>& arrays, int64_t n);

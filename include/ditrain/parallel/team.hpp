@@ -58,6 +58,8 @@ class Team {
     int spin_pauses = kAuto;
   };
   static constexpr int kAuto = -1;
+  /// With more workers than cores the awaited one may be waiting for this very core.
+  static constexpr int kFewPauses = 8;
 
   /// Starts the threads and, if asked, binds them; the caller is bound as worker 0 until the team is destroyed.
   /// Errors: throws LogicFault for impossible counts, RunError if a thread cannot be started.

@@ -27,6 +27,9 @@ struct MemoryPlan {
   size_t outside_huge_pages() const;
 };
 
+/// Bytes of those blocks that get explicit huge pages: one after the other, each wholly or not at all, in whole pages.
+size_t bytes_in_explicit_pages(const std::vector<size_t>& blocks, size_t free_bytes);
+
 /// Largest size of the buffer of checkpoint.async on a rank that writes `state_bytes` of weights, EMA and optimiser
 /// state.
 size_t checkpoint_buffer_bytes(const config::CheckpointConfig& config, size_t state_bytes);

@@ -24,7 +24,8 @@ struct PlannedMachine {
   int threads_per_core = 1;  ///< hardware threads, which batch systems count
 };
 PlannedMachine machine_of(const ClusterDescription& platform, DType precision);
-/// This machine as a cluster of one node, with rates measured in the precision of the config (see measure_rates).
+/// This machine as a cluster of one node, of whose cores as many count as one rank would use (affinity mask, CPU quota,
+/// SLURM_CPUS_PER_TASK, OMP_NUM_THREADS), with rates measured in the precision of the config (see measure_rates).
 /// Errors:   InputError if the topology is not that of this machine (HWLOC_SYNTHETIC)
 PlannedMachine measure_this_machine(const config::Config& config);
 

@@ -27,7 +27,10 @@ struct StepWork {
   double inputs = 0;      ///< values of the samples, each of which gets noise
   double passes = 0;      ///< blocks x micro-batches
   double parameters = 0;  ///< parameters that this rank's optimiser updates
-  double summed = 0;      ///< parameters whose gradients are all-reduced
+  /// FLOP of products in that update (Newton-Schulz iterations of Muon), and the sum of FLOP / shorter side over the
+  /// matrices. With shards: those of all matrices / replicas, or of the costliest parameter, which one rank updates.
+  double update_flop = 0, update_flop_per_width = 0;
+  double summed = 0;  ///< parameters whose gradients are all-reduced
 };
 StepWork work_of(const RunPlan& plan);
 
@@ -44,8 +47,9 @@ struct WorkerRates {
   double attention_mac_s = 0, attention_value_s = 0;
   double value_s = 0, input_s = 0;
   double parameter_s = 0;
-  double pass_s = 0;    ///< starting and ending the jobs of a block; not divided by the workers
-  double overhead = 1;  ///< factor on every rate but pass_s
+  double update_factor = 1;  ///< time of products of an update / of layers' products of the same FLOP and width
+  double pass_s = 0;         ///< starting and ending the jobs of a block; not divided by the workers
+  double overhead = 1;       ///< factor on every rate but pass_s
 };
 
 struct MachineRates {
@@ -74,6 +78,7 @@ Loading measure_loading(const dataset::Dataset& data);
 
 struct StepTime {
   double gemm_s = 0, attention_s = 0, values_s = 0, jobs_s = 0, update_s = 0, sums_s = 0, loading_s = 0;
+  double update_products_s = 0;  ///< the part of update_s that is products
   double compute_s() const { return gemm_s + attention_s + values_s + jobs_s; }  ///< of forward and backward
   double total_s() const { return compute_s() + update_s + sums_s + loading_s; }
 };

@@ -17,7 +17,7 @@ struct MemoryLimit {
 
 /// The memory beside explicit huge pages that all ranks of this node may use together. It is the smallest of physical
 /// RAM (MemTotal without the pages that are reserved as huge ones), the memory limits of this process' cgroup and its
-/// ancestors, and the soft RLIMIT_AS and RLIMIT_DATA. An rlimit holds for one process and is therefore multiplied by
+/// ancestors (memory.max, memory.high; v1: memory.limit_in_bytes), and the soft RLIMIT_AS and RLIMIT_DATA. An rlimit holds for one process and is therefore multiplied by
 /// ranks_on_node.
 /// Errors: throws RunError if the size of the RAM cannot be read.
 MemoryLimit memory_limit(int ranks_on_node = 1, const std::string& root = "");
@@ -25,7 +25,8 @@ MemoryLimit memory_limit(int ranks_on_node = 1, const std::string& root = "");
 /// What a node has free.
 struct FreeMemory {
   size_t available = 0;      ///< MemAvailable: what programs can take without paging; the largest size_t if unknown
-  size_t explicit_huge = 0;  ///< bytes in free explicit pages of 2 MiB, as far as the cgroup allows them
+  size_t explicit_huge = 0;  ///< bytes in explicit pages of 2 MiB that are free and reserved by no other program, as
+                             ///< far as the cgroup allows them
 };
 FreeMemory free_memory(const std::string& root = "");
 /// The same when this program began, before ranks took memory: they ask at different times.
