@@ -252,7 +252,7 @@ fits() {
 # Sets the array `use`. Every step waits for the slowest node, so N nodes train at N times the share of the slowest. 1 if
 # ditrain could not be asked.
 choose_nodes() {
-  local count rate best=0 unasked=''
+  local count rate best=0 unasked='' slow=0 idle refusal
   local -a sorted
   mapfile -t sorted < <(for i in "${!alive[@]}"; do echo "${share[${alive[i]}]:-100} $i ${alive[i]}"; done |
     sort -k1,1nr -k2,2n | cut -d ' ' -f 3)
@@ -268,8 +268,15 @@ choose_nodes() {
   fi
   [[ ${#use[@]} -gt 0 || ! -e $here/refusal ]] || give_up 2 "$(tail -n 1 "$here/refusal")"
   for node in "${!share[@]}"; do
-    [[ " ${use[*]} " == *" $node "* ]] || say "$node is left out: slow, at ${share[$node]} % of the median"
+    [[ " ${use[*]} " != *" $node "* ]] || continue
+    say "$node is left out: slow, at ${share[$node]} % of the median"
+    [[ " ${alive[*]} " != *" $node "* ]] || slow=$((slow + 1))
   done
+  idle=$((${#alive[@]} - ${#use[@]} - slow))
+  if [[ $idle -gt 0 && -e $here/refusal ]]; then
+    refusal=$(tail -n 1 "$here/refusal")
+    say "$idle node(s) stay idle: ${refusal#*error: }"
+  fi
 }
 
 # The last step in the metrics, and the newest checkpoint; 0 if there is none.

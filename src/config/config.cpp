@@ -48,7 +48,7 @@ std::string nearest_config(const std::string& path, const std::string& flag) {
   };
   const fs::path parent = fs::path(path).parent_path();
   for (const std::string& candidate : candidate_paths(path)) collect(fs::path(candidate).parent_path(), parent);
-  for (const fs::path folder : {"", "recipes"})
+  for (const fs::path folder : {"", flag == "--platform" ? "platforms" : "recipes"})
     for (const std::string& candidate : candidate_paths(folder)) collect(candidate, folder);
   std::vector<std::string> names;
   for (const auto& [name, file] : configs) names.push_back(name);

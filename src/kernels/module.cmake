@@ -81,4 +81,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$" AND CMAKE_CXX_COMPILER_ID 
   if(NOT DITRAIN_HAS_SME_ABI)
     target_sources(ditrain_kernels PRIVATE ${CMAKE_CURRENT_LIST_DIR}/isa/sme_abi.cpp)
   endif()
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+  message(WARNING "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION} builds NEON kernels only. For those of SVE2 "
+                  "and SME (Neoverse V2 and N2, Grace, Graviton 4) take clang 19: -DCMAKE_CXX_COMPILER=clang++-19")
 endif()

@@ -19,6 +19,7 @@ const std::vector<std::string> kKeys = {"name", "nodes", "dies_per_node", "plane
 Die read_die(const YamlMap& map) {
   Die die;
   die.cores = int(map.integer("cores", 1, 1 << 16));
+  die.threads_per_core = int(map.integer("threads_per_core", 1, 64, 1));
   die.flop_f32_per_s = 1e12 * map.number("tflop_f32_per_s", 1e-6, 1e6);
   die.flop_bf16_per_s = 1e12 * map.number("tflop_bf16_per_s", 0, 1e6, 0);
   die.share = map.number("share", 0.001, 1);
@@ -53,8 +54,8 @@ ClusterDescription read_cluster(const YamlMap& file) {
   p.nodes = int(file.integer("nodes", 1, kMostNodes));
   p.dies_per_node = int(file.integer("dies_per_node", 1, 1024));
   p.planes = int(file.integer("planes", 1, 64, 1));
-  p.die = read_die(file.map(
-      "die", {"cores", "tflop_f32_per_s", "tflop_bf16_per_s", "share", "memory_gb", "memory_gb_per_s", "bulk_gb"}));
+  p.die = read_die(file.map("die", {"cores", "threads_per_core", "tflop_f32_per_s", "tflop_bf16_per_s", "share",
+                                    "memory_gb", "memory_gb_per_s", "bulk_gb"}));
   const YamlMap inside = file.map("inside", {"gb_per_s", "latency_us"});
   p.inside = {.gb_per_s = inside.number("gb_per_s", 1e-3, 1e6), .latency_us = inside.number("latency_us", 0, 1e6)};
   if (p.nodes > 1 || file.has("tree")) p.tree = read_tree(file, p.nodes);

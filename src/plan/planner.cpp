@@ -150,6 +150,17 @@ class Planner {
     });
   }
 
+  /// The time of the best run's choice in bf16.
+  void try_bf16() {
+    if (!plan_.machine.bf16_rates || plan_.fitting.empty()) return;
+    config::Config wanted = plan_.wanted;
+    wanted.train.precision = DType::kBF16;
+    PlannedMachine machine = plan_.machine;
+    machine.rates = *machine.bf16_rates;
+    const auto run = Planner(wanted, facts_, machine).planned(plan_.fitting.front().choice);
+    if (run && run->fits()) plan_.bf16_s = run->step.total_s;
+  }
+
  private:
   /// Memory hardly depends on the buckets, so other sizes are tried if one fits.
   void try_buckets(Choice choice) {
@@ -363,7 +374,11 @@ std::string why_others_lose(const ClusterPlan& plan) {
 }  // namespace
 
 PlannedMachine machine_of(const ClusterDescription& platform, DType precision) {
-  return {.platform = platform, .rates = rates_of(platform.die, precision)};
+  PlannedMachine machine{.platform = platform, .rates = rates_of(platform.die, precision)};
+  machine.threads_per_core = platform.die.threads_per_core;
+  if (precision == DType::kF32 && platform.die.flop_bf16_per_s > platform.die.flop_f32_per_s)
+    machine.bf16_rates = rates_of(platform.die, DType::kBF16);
+  return machine;
 }
 
 PlannedMachine measure_this_machine(const config::Config& config) {
@@ -397,6 +412,8 @@ PlannedMachine measure_this_machine(const config::Config& config) {
   die.flop_f32_per_s = peak(DType::kF32), die.flop_bf16_per_s = peak(DType::kBF16);
   const double of_peak =
       precision == DType::kBF16 && die.flop_bf16_per_s > 0 ? die.flop_bf16_per_s : die.flop_f32_per_s;
+  if (precision == DType::kF32 && die.flop_bf16_per_s > die.flop_f32_per_s)
+    machine.bf16_rates = measure_rates(team, DType::kBF16);
   const WorkerRates& rates = machine.rates.in_team;
   die.share = cores / (rates.gemm_s * rates.overhead) / of_peak;
   die.memory_gb = double(machine.node_bytes) / 1e9 / p.dies_per_node;
@@ -425,6 +442,7 @@ ClusterPlan plan_cluster(const config::Config& wanted, const InputFacts& facts, 
   check_outer(wanted, machine.platform);
   Planner planner(wanted, facts, machine);
   planner.try_all();
+  planner.try_bf16();
   ClusterPlan plan = std::move(planner).take();
   if (plan.fitting.empty() && plan.too_large.empty())
     refuse("plan", "no placement on this cluster is allowed; the first refusal: " + plan.refusal);
@@ -446,6 +464,8 @@ std::string describe(const ClusterPlan& plan, const std::string& arguments) {
                       plan.wanted.train.global_batch, plan.fitting.size(), plan.too_large.size(), plan.not_allowed);
   size_t number = 0;
   for (const PlannedRun* run : best_of(plan)) text += text_of(plan, *run, arguments, ++number);
+  if (plan.bf16_s > 0 && plan.bf16_s < plan.fitting.front().step.total_s)
+    text += fmt::format("  with --set train.precision=bf16 the first takes {:.4g} s per step\n", plan.bf16_s);
   return text + why_others_lose(plan);
 }
 

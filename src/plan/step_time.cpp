@@ -233,6 +233,7 @@ std::string describe_checkpoints(const RunPlan& plan, const std::string& run_fol
                      warning.empty() ? "" : "               " + warning + "\n");
 }
 
+constexpr double kWorthDividing_s = 0.2;      // of shorter steps, communication would take much of what nodes save
 constexpr int64_t kMostLoaderThreads = 1024;  // as the key's range
 
 // Settings that shorten the run, with the time of a step that they would give.
@@ -257,7 +258,7 @@ std::string what_shortens(const RunPlan& plan, const MachineRates& rates, const 
     add(fmt::format("--set data.loader_threads={}: {:.3g} s per step", loads.config.data.loader_threads, s));
   if (beside_s > 0.2 * steps_s)
     add("fewer or smaller sample grids and distances: sample.every_steps, sample.num_images");
-  if (plan.samples > 1)
+  if (plan.samples > 1 && step_s >= kWorthDividing_s)
     add(fmt::format("more nodes: the {} samples of a rank and step can be divided over up to {} times as many ranks",
                     plan.samples, plan.samples));
   return text;

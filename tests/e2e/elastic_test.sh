@@ -129,6 +129,10 @@ life 1 'touch dead_n3; die "[watchdog] no answer at all: rank 2 (n3)"'
 life last ''
 start && ends 0 "n1,n2,n3,n4 n1,n2" && says "n3 does not answer: .*Node n3 is down"
 
+begin "a batch that the nodes do not divide: it says how many stay idle, and why" n1,n2,n3,n4 3
+life last ''
+start && ends 0 "n1,n2,n3" && says "3 of 4 node" && says "1 node\(s\) stay idle: .*4 ranks do not divide"
+
 begin "a node that comes back" n1,n2 2 1
 life 1 'touch dead_n2; die "[x] y"'
 life 2 'rm dead_n2; checkpoint 3; die "[x] y"'

@@ -58,6 +58,8 @@ TEST_CASE("a tree of racks: rates, latencies and oversubscription by hand") {
   CHECK(plan::parse_cluster(with("up: 2", "up: 1"), "").oversubscription(0) == Approx(2));
   CHECK(p.oversubscription(1) == 1);
   CHECK(p.with_nodes(5).ranks() == 10);
+  CHECK(p.die.threads_per_core == 1);
+  CHECK(plan::parse_cluster(with("cores: 4", "cores: 4, threads_per_core: 2"), "").die.threads_per_core == 2);
   CHECK(message_of([&] { p.with_nodes(13); }).find("[platform] racks has 12 node(s); got 13 nodes, expected 1 to 12") ==
         0);
   CHECK(plan::describe(p).find("20 Gbit/s over 2 planes; 2 level(s) of switches") != std::string::npos);
@@ -94,7 +96,17 @@ TEST_CASE("the platforms that come along are read") {
   CHECK(files >= 4);
   const plan::ClusterDescription lineshine = plan::load_cluster(folder + "/lineshine.yaml");
   CHECK(lineshine.node_bytes_per_s() == Approx(1.6e12 / 8));
-  CHECK(lineshine.oversubscription(0) == 1);
+  CHECK((lineshine.oversubscription(0) == 1 && lineshine.oversubscription(1) == 1));
   CHECK(plan::load_cluster(folder + "/ethernet_10g.yaml").oversubscription(0) == Approx(3));
   CHECK(message_of([] { plan::load_cluster("ethernet_10.yaml"); }).find("no such config file") != std::string::npos);
+}
+
+TEST_CASE("a platform without its folder is found by its name") {
+  struct Here {
+    std::filesystem::path was = std::filesystem::current_path();
+    ~Here() { std::filesystem::current_path(was); }
+  } here;
+  std::filesystem::current_path(std::string(DITRAIN_GOLDEN_DIR) + "/../..");
+  CHECK(message_of([] { plan::load_cluster("lineshine.yaml"); }).find("try --platform platforms/lineshine.yaml") !=
+        std::string::npos);
 }

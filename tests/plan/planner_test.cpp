@@ -90,6 +90,22 @@ TEST_CASE("planner: on a slow network bf16 on the wire counts, and the report sa
                        Contains("sbatch --nodes=2 --ntasks-per-node="));
 }
 
+TEST_CASE("planner: Slurm counts hardware threads, and dies that are faster in bf16 are told of") {
+  config::Config config = test::small_config();
+  config.train.global_batch = 8;
+  ClusterDescription p = cluster(100, 16);
+  CHECK_THAT(describe(planned(config, p), ""), !Contains("bf16"));
+  p.die.threads_per_core = 2, p.die.flop_f32_per_s = 1e10, p.die.flop_bf16_per_s = 8e10;
+  const ClusterPlan plan = planned(config, p);
+  const PlannedRun& best = plan.fitting.front();
+  CHECK_THAT(describe(plan, ""), Contains(" --cpus-per-task=" + std::to_string(2 * best.cores) + " ") &&
+                                     Contains(":PE=" + std::to_string(best.cores) + " ") &&
+                                     Contains("with --set train.precision=bf16 the first takes "));
+  CHECK((plan.bf16_s > 0 && plan.bf16_s < best.step.total_s / 2));
+  p.die.flop_bf16_per_s = 1e10;
+  CHECK(planned(config, p).bf16_s == 0);
+}
+
 TEST_CASE("planner: what does not fit is left out, by how much is told, and tiers come in") {
   config::Config config = test::small_config();
   config.model.hidden_size = 256, config.model.depth = 6, config.train.global_batch = 32;

@@ -191,6 +191,10 @@ TEST_CASE("a dry run says time, checkpoints, disk and what would shorten the run
   CHECK_THAT(text, Contains("up to 3 at a time take 1.4") && Contains(" free in /nowhere/yet\n"));
   CHECK_THAT(text, Contains("--set train.precision=bf16: 0.5 s per step") &&
                        Contains("--set train.recompute=selective: 0.797 s per step"));
+  CHECK_THAT(text, Contains("more nodes: the 8 samples"));
+  plan::MachineRates short_steps = r;
+  short_steps.alone.gemm_s /= 10;
+  CHECK_THAT(describe_time(plan, short_steps, nullptr, "."), !Contains("more nodes"));
   CHECK(describe_time(plan, r, &r, ".").find("bf16") == std::string::npos);  // no faster
   const std::string loads = describe_time(plan_of(config, 1, {2}), r, nullptr, ".", {.sample_s = 1});
   CHECK_THAT(loads, Contains("loading 94 %") && Contains("--set data.loader_threads=2: 4.5 s per step"));

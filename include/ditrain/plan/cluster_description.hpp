@@ -20,6 +20,7 @@ namespace ditrain::plan {
 /// The part of a node that one rank has in the usual placement: a socket, or a part of one with its own memory.
 struct Die {
   int cores = 1;
+  int threads_per_core = 1;    ///< hardware threads, which batch systems count
   double flop_f32_per_s = 0;   ///< peak of fused multiply-adds, FLOP/s
   double flop_bf16_per_s = 0;  ///< the same in bf16; 0: the die has no bf16 products
   double share = 0;            ///< share of the peak that training reaches, 0 to 1
@@ -76,7 +77,8 @@ struct ClusterDescription {
 
 /// Parses the text of a description. Keys, with defaults in brackets:
 ///   name, nodes, dies_per_node, planes [1]
-///   die: cores, tflop_f32_per_s, tflop_bf16_per_s [0], share, memory_gb, memory_gb_per_s, bulk_gb [0]
+///   die: cores, threads_per_core [1], tflop_f32_per_s, tflop_bf16_per_s [0], share, memory_gb, memory_gb_per_s,
+///        bulk_gb [0]
 ///   inside: gb_per_s, latency_us
 ///   tree: a list from the nodes upward of down, up [0], gbit_per_s, latency_us
 /// Errors:   InputError "[config] FILE:LINE: ..." for unknown or missing keys, numbers out of range, a tree with places

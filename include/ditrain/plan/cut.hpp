@@ -19,11 +19,11 @@ struct CutPlan {
 struct DomainBandwidth {
   double own = 0, other = 0;
 };
-/// Measures how fast the first cluster reads an array that it wrote itself, and one that the last cluster wrote, each of
-/// bytes_to_measure. Measures nothing if the team has one cluster.
 /// Four times the L3 caches of a domain, so that they do not hold it; at least 64 MiB, at most 1 GiB and a 32nd of the
 /// memory.
 size_t bytes_to_measure(const platform::Topology& machine, size_t memory_bytes);
+/// Measures how fast the first cluster reads an array of that size that it wrote itself, and one that the last cluster
+/// wrote. Measures nothing if the team has one cluster.
 DomainBandwidth measure_domains(ops::Context& ctx);
 
 /// Chooses the split. cluster_sizes: workers of each cluster. parallel.cut: auto takes the split with which a cluster

@@ -7,6 +7,7 @@
 //   const ClusterPlan plan = plan_cluster(config, facts, machine);
 //   fmt::print("{}", describe(plan, "--config dit_xl2.yaml"));
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,9 @@ namespace ditrain::plan {
 struct PlannedMachine {
   ClusterDescription platform;
   MachineRates rates;
-  size_t node_bytes = 0;     ///< memory that the ranks of a node may use; 0: all memory of the dies
-  int threads_per_core = 1;  ///< hardware threads, which batch systems count
+  size_t node_bytes = 0;                        ///< memory that the ranks of a node may use; 0: all memory of the dies
+  int threads_per_core = 1;                     ///< hardware threads, which batch systems count
+  std::optional<MachineRates> bf16_rates = {};  ///< of a machine for f32 that is faster in bf16
 };
 PlannedMachine machine_of(const ClusterDescription& platform, DType precision);
 /// This machine as a cluster of one node, of whose cores as many count as one rank would use (affinity mask, CPU quota,
@@ -57,6 +59,7 @@ struct ClusterPlan {
   std::vector<PlannedRun> too_large = {};  ///< the run that lacks the fewest bytes first
   int not_allowed = 0;                     ///< combinations that the rules of configs exclude
   std::string refusal = {};                ///< message of one of these
+  double bf16_s = 0;                       ///< seconds per step of the first run in bf16; 0: not planned
 };
 
 /// Plans all combinations. `wanted` is checked but not settled; `facts` are those of a run.

@@ -17,8 +17,8 @@ struct MemoryLimit {
 
 /// The memory beside explicit huge pages that all ranks of this node may use together. It is the smallest of physical
 /// RAM (MemTotal without the pages that are reserved as huge ones), the memory limits of this process' cgroup and its
-/// ancestors (memory.max, memory.high; v1: memory.limit_in_bytes), and the soft RLIMIT_AS and RLIMIT_DATA. An rlimit holds for one process and is therefore multiplied by
-/// ranks_on_node.
+/// ancestors (memory.max and memory.high; v1: memory.limit_in_bytes), and the soft RLIMIT_AS and RLIMIT_DATA. An rlimit
+/// holds for one process and is therefore multiplied by ranks_on_node.
 /// Errors: throws RunError if the size of the RAM cannot be read.
 MemoryLimit memory_limit(int ranks_on_node = 1, const std::string& root = "");
 
