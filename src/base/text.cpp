@@ -37,7 +37,7 @@ std::string printable_lines(const std::string& text) {
   std::string lines;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
-    if (begin > 0) lines += begin < text.size() && text[begin] != ' ' ? "\n  " : "\n";
+    if (begin > 0) lines += begin < end && text[begin] != ' ' ? "\n  " : "\n";
     lines += without_controls(text.substr(begin, end - begin));
     begin = end + 1;
   }

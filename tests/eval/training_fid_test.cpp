@@ -59,7 +59,7 @@ TEST_CASE("training fid: statistics of tiles of eight bits are not those of band
   eval::TrainingFid::Setup setup{.reference = scratch / "s.npz", .samples = shape};
   setup.features.kind = eval::FeatureKind::kPixels;
   CHECK_THROWS_WITH(eval::TrainingFid(setup, *data, team, *comm),
-                    Contains("the statistics are of digital numbers") && Contains("divided by 255, bands B2"));
+                    Contains("the statistics are of digital numbers") && Contains("divided by 255, bands b2"));
 }
 
 TEST_CASE("training fid: samples that are not finite have no distance, and end nothing") {

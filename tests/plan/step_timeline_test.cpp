@@ -234,6 +234,7 @@ TEST_CASE("a step on a cluster: flat sums cost what they are, and outer steps a 
   config.optimizer.kind = optim::Kind::kMuon;  // whose products outer steps do not repeat
   CHECK(step_of(1).update_s > 1.1 * hidden.update_s);
   CHECK(step_of(1).outer->passes_s == Approx(hidden.outer->passes_s));
+  config.optimizer.kind = optim::Kind::kAdamW;
   config.dist.outer->every = 1000000;
   CHECK(step_of(1).exposed_s == 0);
   CHECK(step_of(1).total_s == Approx(alone_s).epsilon(1e-5));
