@@ -65,8 +65,8 @@ std::string required(const config::CommandLine& line, const std::string& flag) {
 bool holds_data(const std::string& path) {
   try {
     const weights::SafetensorsFile file(path);
-    return file.contains("images") || file.contains("latents") || file.contains("mean");
-  } catch (const InputError&) {
+    return file.contains("images") || file.contains("latents") || (file.contains("mean") && file.contains("logvar"));
+  } catch (const Error&) {
     return false;
   }
 }

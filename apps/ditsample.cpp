@@ -266,7 +266,7 @@ void number_labels(Job& job, const config::Config& config) {
     why = e.what();
   }
   const auto num_classes = size_t(config.model.num_classes);
-  if (!names.empty() && names.size() != num_classes)
+  if (names.size() > num_classes)
     why = fmt::format("{} has {} classes by now", config.data.path, names.size()), names.clear();
   known.insert(known.end(), names.begin(), names.end());
   for (std::string& word : words) {

@@ -205,7 +205,8 @@ ask_nodes() {
       alive+=("$node")
     elif [[ -z $stop ]]; then  # or it is we who ended the question
       silent+=("$node")
-      say "$node does not answer: $(grep -v '^[-[:space:]]*$' "$here/asked.$node" | head -n 1 | cut -c 1-160)"
+      say "$node does not answer: $(grep -vE '^[-[:space:]]*$|lacks support for cpu binding' "$here/asked.$node" |
+        head -n 1 | cut -c 1-160)"
     fi
   done
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 #include "ditrain/base/bytes.hpp"
 #include "ditrain/base/clock.hpp"
@@ -428,7 +429,7 @@ bool Residency::points_use_all() const {
 void Residency::bring(Storage& storage) {
   Lock lock(mutex_);
   Movable& tensor = tensors_[size_t(storage.number())];
-  double since_s = now_s();
+  double waited_s = 0, seen_s = now_s();
   int64_t points_left = points_left_;
   struct Wanted {
     int& threads;
@@ -438,8 +439,11 @@ void Residency::bring(Storage& storage) {
     expect_no_problem();
     request(tensor);
     if (storage.is_placed()) continue;
-    if (points_left != points_left_ || !points_use_all()) since_s = now_s(), points_left = points_left_;
-    if (now_s() - since_s > setup_.patience_s)
+    const double now = now_s();
+    waited_s +=
+        std::min(now - std::exchange(seen_s, now), 1.0);  // a time in which this process was stopped counts little
+    if (points_left != points_left_ || !points_use_all()) waited_s = 0, points_left = points_left_;
+    if (waited_s > setup_.patience_s)
       throw RunError({.where = "memory",
                       .what = "the fast tier has no room for " + tensor.name +
                               ": the layers under way use all tensors in its pool, and none of them announced this one",

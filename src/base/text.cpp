@@ -28,8 +28,13 @@ bool is_utf8(std::string_view text) {
 }
 
 std::string without_controls(std::string text) {
-  for (char& c : text)
-    if (static_cast<uint8_t>(c) < 0x20 || c == 0x7f) c = '?';
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = [&](size_t at) { return at < text.size() ? static_cast<uint8_t>(text[at]) : uint8_t{0}; };
+    if (byte(i) < 0x20 || byte(i) == 0x7f)
+      text[i] = '?';
+    else if (byte(i) == 0xc2 && byte(i + 1) >= 0x80 && byte(i + 1) < 0xa0)  // U+0080 to U+009F
+      text.replace(i, 2, "?");
+  }
   return text;
 }
 

@@ -18,6 +18,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/config/key_help.hpp"
 #include "ditrain/config/manual.hpp"
 #include "ditrain/config/option_table.hpp"
@@ -255,7 +256,7 @@ int run_program(const char* name, const std::function<int()>& body) {
   std::signal(SIGXFSZ, SIG_IGN);  // beyond a limit of file sizes: an error like a full disk
   // One write: what MPI prints of its own at the same time must not come between.
   const auto say = [name](const std::string& text) {
-    std::cerr << std::string(name) + ": error: " + log::of_rank() + text + "\n";
+    std::cerr << std::string(name) + ": error: " + log::of_rank() + printable_lines(text) + "\n";
   };
   try {
     return body();

@@ -239,13 +239,18 @@ void check_sizes(GDALDatasetH dataset, const std::string& path) {
   if (mask_of(dataset) != 0) check_block(GDALGetMaskBand(GDALGetRasterBand(dataset, 1)), 1);
 }
 
+bool is_prefixed(const std::string& name) {
+  return STARTS_WITH_CI(name.c_str(), "/vsi") || STARTS_WITH_CI(name.c_str(), "GTIFF_DIR:") ||
+         STARTS_WITH_CI(name.c_str(), "GTIFF_RAW:");
+}
+
 // Whether a name leads to a pipe or a device, which would be waited for without end, be it as an archive.
 bool is_special(const std::string& name) {
   const auto special = [](const std::string& path) {
     std::error_code error;
     return std::filesystem::is_other(std::filesystem::status(path, error));
   };
-  if (!name.starts_with("/vsi") && !name.starts_with("GTIFF_DIR:")) return special(name);
+  if (!is_prefixed(name)) return special(name);
   for (size_t begin = 1; begin < name.size(); ++begin) {
     if (std::string_view("/,:").find(name[begin - 1]) == std::string_view::npos) continue;
     for (size_t end = begin + 1; end <= name.size(); ++end)
@@ -258,7 +263,7 @@ bool is_special(const std::string& name) {
 void check_source(const std::string& path, const std::string& source) {
   refuse_network(path, source);
   std::error_code error;
-  const bool prefixed = source.starts_with("/vsi") || source.starts_with("GTIFF_DIR:");
+  const bool prefixed = is_prefixed(source);
   if (EQUALN(source.c_str(), "vrt://", 6) || source.find("<VRTDataset") != source.npos ||
       (prefixed && source.size() > kMaxPrefixedName))
     refuse(path, "a source of this VRT is not the name of a file", source.substr(0, 100));

@@ -326,7 +326,9 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Model& 
       {"scratch", fmt::format("packed operands and attention of {} worker(s)", workers),
        size_t(workers) * scratch_bytes(m, config.train.precision, micro_batch)},
       {"program", "code and libraries", kProgramBytes}};
-  plan.in_huge_pages = explicit_huge_bytes(config, gradients, automem, ranks_on_node);
+  // Free pages may differ by rank, and ranks that share products have to plan alike.
+  if (moved || config::tensor_ranks(config) == 1)
+    plan.in_huge_pages = explicit_huge_bytes(config, gradients, automem, ranks_on_node);
   return plan;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <set>
@@ -399,7 +400,9 @@ PlannedMachine measure_this_machine(const config::Config& config) {
   const std::set<int> domains(topology.allowed_domains.begin(), topology.allowed_domains.end());
   p.dies_per_node = std::max(1, int(domains.size()));
   Die& die = p.die;
-  const platform::ThreadCount limit = platform::default_threads(topology, {});  // as ranks of this job obey it
+  platform::ThreadCount limit = platform::default_threads(topology, {});  // as ranks of this job obey it
+  if (limit.ruled_by == "SLURM_CPUS_PER_TASK")                            // of one rank of several on this node
+    if (const char* tasks = std::getenv("SLURM_NTASKS_PER_NODE")) limit.threads *= std::max(1, std::atoi(tasks));
   die.cores = std::max(1, std::min(topology.allowed_cores, limit.threads) / p.dies_per_node);
   if (limit.threads < topology.allowed_cores)
     p.name += fmt::format(" ({} of {} cores: {})", limit.threads, topology.allowed_cores, limit.ruled_by);

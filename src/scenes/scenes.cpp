@@ -82,9 +82,10 @@ int64_t count_data_bands(const images::RasterInfo& info) {
 // that role unasked.
 void settle_alpha(images::RasterInfo& info, const SceneRequest& request) {
   for (size_t b = 0; b < info.bands.size(); ++b) {
-    const bool asked = std::any_of(request.bands.begin(), request.bands.end(), [&](const std::string& name) {
-      return dataset::canonical_band(name) == dataset::canonical_band(fmt::format("band{}", b + 1));
-    });
+    const bool asked = b + 1 == info.bands.size() &&
+                       std::any_of(request.bands.begin(), request.bands.end(), [&](const std::string& name) {
+                         return dataset::canonical_band(name) == dataset::canonical_band(fmt::format("band{}", b + 1));
+                       });
     if (!info.bands[b].is_alpha || !(asked || request.names.size() == info.bands.size())) continue;
     info.bands[b].is_alpha = false;
     if (info.mask_is_alpha) info.has_mask = info.mask_is_alpha = false;

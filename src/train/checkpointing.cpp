@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "ditrain/base/error.hpp"
@@ -25,7 +26,8 @@ Checkpointing::Checkpointing(TrainingState& state, StartingPoint& start, RunRepo
       report_(report),
       since_last_(60 * run_.config.checkpoint.every_minutes) {
   const plan::CheckpointDisk disk = plan::checkpoint_disk(run_.config);
-  last_s_ = disk.checkpoint_bytes / kSlowDisk;
+  // At most a tenth of --maxh: large models have faster disks, and each job has to make steps.
+  last_s_ = std::min(disk.checkpoint_bytes / kSlowDisk, 360 * run_.options.max_hours);
   const double done = double(state.progress.step) / double(run_.config.train.steps);
   if (!run_.leader() || done >= 1) return;
   const std::string warning = plan::disk_warning(disk, run_.options.out, done);
@@ -66,6 +68,11 @@ void Checkpointing::begin(bool must_succeed) {
                              is_snapshot(progress.step)),
                  must_succeed);
   if (must_succeed || !run_.config.checkpoint.async) handle_outcome(saver.finish(), must_succeed);
+}
+
+void Checkpointing::finish() {
+  const PhaseTimer timer(report_.off_step, Phase::kCheckpoint);
+  handle_outcome(state_.saver->finish(), false);
 }
 
 void Checkpointing::advance() {

@@ -30,6 +30,8 @@ class Checkpointing {
   void begin(bool must_succeed);
   /// Collective: takes the next step of the checkpoint being written. Call it when no rank works on that.
   void advance();
+  /// Collective: returns when the checkpoint that is being written, if any, is whole or has failed.
+  void finish();
   /// Collective: finishes the checkpoint that is being written, before a failed run ends.
   void finish_after_failure();
   /// Collective: compares the ranks, if dist.verify_every is set and they were not compared after this step, and ends a

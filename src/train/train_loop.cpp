@@ -240,7 +240,13 @@ int TrainLoop::run() {
     // A run that has to stop may have no time for pictures, only for its checkpoint. Else samples and validation, which
     // may take long and may fail, come after the checkpoint of the same step.
     if (((m.non_finite.empty() && !stop_wanted_) || last) && evaluates_after(state_.progress.step)) {
-      save_if_wanted(last);
+      try {
+        save_if_wanted(last);
+      } catch (const RunError&) {  // on all ranks
+        report_.tell_step(m, true);
+        throw;
+      }
+      checkpointing_.finish();
       evaluate(m, last);
       agree_again();
     }

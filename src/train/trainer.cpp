@@ -18,6 +18,7 @@
 #include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/plan/kernel_settings.hpp"
 #include "ditrain/platform/signals.hpp"
+#include "ditrain/train/metrics.hpp"
 #include "train_loop.hpp"
 
 namespace ditrain::train {
@@ -68,6 +69,14 @@ std::unique_ptr<eval::TrainingFid> make_fid(TrainingState& state, const dataset:
   log::info("{}: samples are compared with {}{}", fid->name(), fid->description(),
             tiles ? " in " + config.eval.reference : "");
   return fid;
+}
+
+void tell_nothing_to_do(const RunContext& run, int64_t step) {
+  log::info("nothing to do: the checkpoint is at step {} of {}", step, run.config.train.steps);
+  if (run.comm.rank() == 0 && run.options.resume_auto && !metric_of_step(run.options.out, step, "step"))
+    log::warn(
+        "the run ended during samples and validation of its last step, which are missing: ditsample draws samples, "
+        "ditfid measures them; --resume with an earlier checkpoint repeats the steps after it");
 }
 
 void expect_there(const char* key, const std::string& path) {
@@ -129,8 +138,7 @@ int run_training(const config::Config& wanted, const TrainOptions& options, dist
   if (!start.checkpoint().empty() || !train.init_from.empty() || !train.branch_from.empty())
     checkpointing.expect_same_start();  // each rank read files that may be others elsewhere
   if (fid) checkpointing.restore_best(fid->name());
-  if (state.progress.step >= settled.config.train.steps)
-    log::info("nothing to do: the checkpoint is at step {} of {}", state.progress.step, settled.config.train.steps);
+  if (state.progress.step >= settled.config.train.steps) tell_nothing_to_do(run, state.progress.step);
   report.begin_loop(state, start.folder());
   int code = kExitDone;
   try {

@@ -176,6 +176,19 @@ TEST_CASE("bad data: an image that only the last samples and validation read lea
   REQUIRE_EXIT(stopped, 2);
   require_texts(stopped, {"unreadable sample", bad});
   CHECK(fs::exists(checkpoint_of(scratch / "run", 1) + "/state.json"));
+  const Result again = run(tiny_ditrain(
+      scratch / "run", 1,
+      sets({"data.kind=folder", "data.path=" + scratch / "images", "sample.every_steps=1", "eval.every_steps=1"}) +
+          Args{"--resume", "auto"}));
+  REQUIRE_EXIT(again, 0);
+  CHECK_THAT(again.err, Contains("ended during samples and validation of its last step"));
+  // In the middle of a run, too.
+  const Result early =
+      run(tiny_ditrain(scratch / "early", 3,
+                       sets({"data.kind=folder", "data.path=" + scratch / "images", "checkpoint.every_steps=1",
+                             "eval.every_steps=1", "eval.num_images=48"})));
+  REQUIRE_EXIT(early, 2);
+  CHECK(fs::exists(checkpoint_of(scratch / "early", 1) + "/state.json"));
 }
 
 TEST_CASE("bad data: a shard of latents that becomes shorter while ranks read it ends the run with its name") {
