@@ -6,6 +6,7 @@
 
 #include "ditrain/base/bytes.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
 #include "ditrain/base/text.hpp"
 #include "ditrain/config/command_line.hpp"
 #include "ditrain/config/program.hpp"
@@ -112,6 +113,11 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   if (line.has("print-config")) {
     if (comm.rank() == 0) std::fputs(config::to_yaml(config).c_str(), stdout);
     config::check_stdout();
+    try {
+      config::validate_without_data(config);
+    } catch (const InputError& error) {  // what is asked for is to see the config
+      log::warn("a run would refuse this config: {}", error.what());
+    }
     return kExitDone;
   }
   const std::string out = run_folder(line);

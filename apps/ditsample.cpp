@@ -175,9 +175,10 @@ Job read_job(const config::CommandLine& line) {
 void choose_sampling(Job& job, const config::CommandLine& line, const config::Config& config) {
   const nn::ModelConfig& m = config.model;
   diffusion::SamplerConfig& s = job.sampler;
-  s = config::sampler_of(config);
+  config::Config wanted = config;
+  if (line.has("steps")) wanted.sample.steps = line.get("steps");
+  s = config::sampler_of(wanted);
   if (line.has("sampler")) s.sampler = read_sampler(line);
-  if (line.has("steps")) s.spacing = line.get("steps");
   s.eta = line.get_double("eta", 0, 1);
   if (line.has("cfg-scale")) s.cfg_scale = line.get_double("cfg-scale", 0, 1e6);
   if (line.has("cfg-channels"))
@@ -252,11 +253,17 @@ std::vector<std::string> names_of_classes(const config::Config& config) {
 
 /// Turns names in --labels into numbers, if the data that the model learnt is there.
 void number_labels(Job& job, const config::Config& config) {
-  std::vector<std::string> words = split(job.label_spec, ','), known = {"uniform", "balanced", "none"};
+  std::vector<std::string> words = split(job.label_spec, ',');
+  const std::vector<std::string> wholes = {"uniform", "balanced", "none"};
+  const auto is_whole = [&](const std::string& word) {
+    return std::find(wholes.begin(), wholes.end(), word) != wholes.end();
+  };
   const auto is_number = [](const std::string& word) { return word.find_first_not_of("0123456789") == word.npos; };
-  if (std::find(known.begin(), known.end(), job.label_spec) != known.end() ||
-      std::all_of(words.begin(), words.end(), is_number))
-    return;
+  const bool numbers = std::all_of(words.begin(), words.end(), is_number);
+  if (numbers) job.label_spec = fmt::format("{}", fmt::join(words, ","));  // without blanks
+  if (numbers || is_whole(job.label_spec)) return;
+  for (const std::string& word : words)
+    if (is_whole(word)) refuse("--labels: a word for all samples stands alone", job.label_spec, word);
   std::vector<std::string> names;
   std::string why = config.data.path.empty() ? "the file does not say where its data lies"
                                              : "data.path: " + config.data.path + " names none";
@@ -268,6 +275,7 @@ void number_labels(Job& job, const config::Config& config) {
   const auto num_classes = size_t(config.model.num_classes);
   if (names.size() > num_classes)
     why = fmt::format("{} has {} classes by now", config.data.path, names.size()), names.clear();
+  std::vector<std::string> known = wholes;
   known.insert(known.end(), names.begin(), names.end());
   for (std::string& word : words) {
     if (is_number(word)) continue;
@@ -277,7 +285,8 @@ void number_labels(Job& job, const config::Config& config) {
              names.empty() ? fmt::format("numbers below {}, in the order of the names of the folders, or uniform, "
                                          "balanced or none",
                                          num_classes)
-                           : "a class of " + config.data.path,
+             : config.data.path.empty() ? fmt::format("some of {}", fmt::join(names, ", "))
+                                        : "a class of " + config.data.path,
              nearest_word(word, known));
     word = std::to_string(found - names.begin());
   }

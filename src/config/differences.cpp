@@ -57,7 +57,8 @@ void check_resume(const Config& old_config, const Config& new_config) {
     list += fmt::format("{}{}: was {}, now {}", list.empty() ? "" : "; ", d.key, d.old_value, d.new_value);
   throw InputError({.where = "resume",
                     .what = "the config differs from that of the run: " + list,
-                    .hint = "the old values, or a new --out folder with train.init_from"});
+                    .hint = "the old values, or a new --out folder with train.branch_from, which keeps step, optimiser "
+                            "and EMA, or with train.init_from, which takes the weights alone"});
 }
 
 }  // namespace ditrain::config

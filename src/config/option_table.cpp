@@ -541,9 +541,10 @@ bool free_on_resume(const Option& o) {
   // Training does not use the quantities of bands, which older runs do not know.
   // train.micro_batch changes the order of sums, as another number of ranks does; dist.reproducible fixes both
   // (differences_on_resume).
-  static const std::set<std::string> kKeys = {"train.steps",         "train.recompute",    "train.micro_batch",
-                                              "data.loader_threads", "data.queue_batches", "data.number_scale",
-                                              "data.number_offset",  "kernels.fuse",       "kernels.tuned"};
+  static const std::set<std::string> kKeys = {
+      "train.steps",       "train.recompute",    "train.micro_batch", "data.loader_threads", "data.queue_batches",
+      "data.number_scale", "data.number_offset", "data.on_bad_file",  "kernels.fuse",        "kernels.tuned"};
+  // A run that met an unreadable file may go on without it: what can be read is trained as before.
   // Outer steps are another way to train, with state of their own.
   return (kSections.contains(o.section) && o.name() != "dist.outer") || kKeys.contains(o.name());
 }

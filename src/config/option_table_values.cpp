@@ -27,6 +27,7 @@ std::string IntegerRange::text() const {
 }
 
 std::string NumberRange::text() const {
+  if (high == HUGE_VAL && low == -HUGE_VAL) return "a number";
   if (high == HUGE_VAL) return fmt::format("a number >= {}", low);
   return fmt::format("a number from {} to {}{}", low, open_high ? "below " : "", high);
 }
@@ -54,6 +55,8 @@ OptionValue value_of_node(const YAML::Node& node, const Option& option, const st
   for (auto entry = node.begin(); ok && entry != node.end(); ++entry) {
     const YAML::Node item = is_map ? entry->second : *entry;
     ok = item.IsScalar() && (!is_map || entry->first.IsScalar());
+    if (is_map && item.IsNull() && entry->first.IsScalar() && entry->first.Scalar().find(':') != std::string::npos)
+      refuse(origin, option.name(), entry->first.Scalar(), option.expected, "a space behind each colon");
     if (!ok) break;
     if (is_map) value.keys.push_back(entry->first.Scalar());
     value.items.push_back(item.Scalar());

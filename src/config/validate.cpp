@@ -54,6 +54,11 @@ void check_process_keys(const Config& c) {
 }
 
 void check_sampling(const Config& c) {
+  try {
+    diffusion::Spacing parsed(c.sample.steps);  // ditsample reads it after the run, whatever the run draws
+  } catch (const InputError& error) {
+    fail(std::string("sample.steps: ") + error.what(), "", "");
+  }
   if (!draws_samples(c)) return;
   if (!c.sample.vae.empty() && learns_pixels(c))
     fail("sample.vae decodes latents, and the model learns pictures", c.sample.vae, "a model of latents",

@@ -337,7 +337,8 @@ void TileShards::check_like_first(const TileShard& shard) const {
   same("size", size(shard), size(first));
   same("classes", fmt::format("[{}]", fmt::join(shard.classes, ", ")),
        fmt::format("[{}]", fmt::join(first.classes, ", ")));
-  same("labels", shard.file.contains("labels") ? "labels" : "none", first.file.contains("labels") ? "labels" : "none");
+  if (shard.count > 0 && first.count > 0)
+    same("labels", shard.labels.empty() ? "none" : "labels", first.labels.empty() ? "none" : "labels");
 }
 
 void add_to(files::Checksum& sum, const TileShards& shards) {

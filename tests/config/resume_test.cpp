@@ -83,5 +83,6 @@ TEST_CASE("a refused resume lists both values of every key") {
   new_config.optimizer.lr = 2e-4, new_config.train.global_batch = 64, new_config.train.steps = 5;
   CHECK(message_of([&] { config::check_resume(old_config, new_config); }) ==
         "[resume] the config differs from that of the run: train.global_batch: was 32, now 64; optimizer.lr: was "
-        "0.0001, now 0.0002; try the old values, or a new --out folder with train.init_from");
+        "0.0001, now 0.0002; try the old values, or a new --out folder with train.branch_from, which keeps "
+        "step, optimiser and EMA, or with train.init_from, which takes the weights alone");
 }
