@@ -2,9 +2,11 @@
 
 #include "../../src/kernels/ref_bodies.hpp"
 #include "kernel_test_utils.hpp"
+#include "support/compare.hpp"
 
 using namespace ditrain;
 using namespace ditrain::kernels;
+using ditrain::test::relative_l2;
 
 namespace {
 
@@ -179,16 +181,6 @@ std::vector<float> widened(const std::vector<BFloat16>& x) {
   return y;
 }
 
-/// |got - want| / |want|, Euclidean norms.
-double relative_error(const std::vector<float>& got, const std::vector<float>& want) {
-  double error = 0, norm = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    error += (double(got[i]) - double(want[i])) * (double(got[i]) - double(want[i]));
-    norm += double(want[i]) * double(want[i]);
-  }
-  return std::sqrt(error / norm);
-}
-
 /// bf16 numbers between two zones; all start as the same NaN.
 struct GuardedHalves {
   static constexpr int64_t kZone = 128;
@@ -240,8 +232,8 @@ void check_bf16(const AttentionKernels& table, Data& exact, std::vector<BFloat16
   for (size_t i = 0; i < want_out.size(); ++i)
     if (int64_t(i) / d % heads != heads - 1) got_out[i] = want_out[i] = 0;
   CHECK(difference(lse.values(), exact.lse.values(), std::ldexp(1.0, -16) * double(d)) == "");
-  CHECK(relative_error(got_out, want_out) < 0.006);  // three roundings of 2^-9, as random as they are
-  CHECK(relative_error(got, want) < 0.006);
+  CHECK(relative_l2(got_out, want_out) < 0.006);  // three roundings of 2^-9, as random as they are
+  CHECK(relative_l2(got, want) < 0.006);
 }
 
 /// bf16 tensors against the reference on the same rounded values; p, ds and the result are rounded once each.
@@ -385,10 +377,10 @@ TEST_CASE("attention of bf16 tensors over 4,096 tokens stays within its rounding
         return std::vector<float>(of.begin() + first, of.begin() + first + dim);
       };
       CHECK(std::abs(x.lse.data()[t] - want.lse) < 0x1p-16);  // of a logarithm around 8: 16 units of the last place
-      CHECK(relative_error(row(found, t * dim), want.out) < 0.006);
-      CHECK(relative_error(row(gradients, t * 3 * dim), want.dq) < 0.006);
-      CHECK(relative_error(row(gradients, t * 3 * dim + dim), want.dk) < 0.006);
-      CHECK(relative_error(row(gradients, t * 3 * dim + 2 * dim), want.dv) < 0.006);
+      CHECK(relative_l2(row(found, t * dim), want.out) < 0.006);
+      CHECK(relative_l2(row(gradients, t * 3 * dim), want.dq) < 0.006);
+      CHECK(relative_l2(row(gradients, t * 3 * dim + dim), want.dk) < 0.006);
+      CHECK(relative_l2(row(gradients, t * 3 * dim + 2 * dim), want.dv) < 0.006);
     }
   }
 }

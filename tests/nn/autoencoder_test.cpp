@@ -9,6 +9,7 @@
 
 #include "../../src/nn/autoencoder_plan.hpp"
 #include "ditrain/base/error.hpp"
+#include "support/compare.hpp"
 #include "support/random_tensor.hpp"
 
 using namespace ditrain;
@@ -47,13 +48,6 @@ Results run(int workers, DType type, const AutoencoderConfig& config, const Shap
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return std::all_of(a.begin(), a.end(), [](float x) { return std::isfinite(x); }) && a.size() == b.size() &&
          std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
-double relative_l2(const std::vector<float>& got, const std::vector<float>& want) {
-  double error = 0, scale = 0;
-  for (size_t i = 0; i < want.size(); ++i)
-    error += std::pow(double(got[i]) - double(want[i]), 2), scale += std::pow(double(want[i]), 2);
-  return std::sqrt(error / scale);
 }
 
 void check_plan(const AutoencoderPlan& plan) {

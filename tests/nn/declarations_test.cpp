@@ -239,27 +239,12 @@ struct Sink final : nn::WeightGradientSink {
 
 constexpr int64_t kBatch = 3;
 
-struct Rig {
-  Rig(const nn::WeightGradientSink* sink, int workers)
-      : model(small()),
-        team({.num_workers = workers}),
-        ctx(team),
-        pass(model, kBatch, autograd::Mode::kTraining, {.sink = sink}) {
-    model.parameters().allocate(ParameterStore::For::kTraining);
-    copy(random_tensor({model.parameters().arena_size()}, 5, 0.15f), model.parameters().values);
-    pass.allocate();
-    copy(random_tensor(pass.image().shape(), 2), pass.image());
-    pass.t() = {100, 400, 700}, pass.conditions() = conditions_of({0, 1, 2});
-    pass.forward(ctx);
-    copy(random_tensor(pass.out().shape(), 7), pass.dout());
+struct SinkRig : Rig {
+  SinkRig(const nn::WeightGradientSink* sink, int workers) : Rig(small(), kBatch, {.sink = sink}, {workers}) {
     copy(random_tensor({model.parameters().arena_size()}, 9), model.parameters().grads);
-    pass.backward(ctx, autograd::Gradients::kOverwrite);
+    run(autograd::Gradients::kOverwrite);
   }
   std::vector<float> gradient(const std::string& name) { return to_vector(model.parameters().find(name).grad); }
-  nn::Model model;
-  parallel::Team team;
-  ops::Context ctx;
-  nn::ModelPass pass;
 };
 
 }  // namespace
@@ -267,7 +252,7 @@ struct Rig {
 TEST_CASE("a sink is offered the gradients of adaLN and no others") {
   const int workers = GENERATE(1, 3);
   const Sink taking(true), declining(false);
-  Rig plain(nullptr, workers), taken(&taking, workers), declined(&declining, workers);
+  SinkRig plain(nullptr, workers), taken(&taking, workers), declined(&declining, workers);
   const std::set<std::string> adaLN{"blocks.0.adaLN_modulation.1.weight", "blocks.1.adaLN_modulation.1.weight",
                                     "final_layer.adaLN_modulation.1.weight"};
   std::set<std::string> offered;

@@ -1,6 +1,7 @@
 // The whole model: public names, initialisation, gradients, and the same bits for any team, for unusual sizes too.
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <optional>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/metadata.hpp"
@@ -8,6 +9,7 @@
 #include "ditrain/nn/model.hpp"
 #include "ditrain/nn/patch_embed.hpp"
 #include "small_model.hpp"
+#include "support/compare.hpp"
 #include "support/random_tensor.hpp"
 
 using namespace ditrain;
@@ -18,53 +20,17 @@ using autograd::ParameterStore;
 namespace {
 
 nn::ModelConfig small(int64_t height = 8, int64_t width = 8) {
-  nn::ModelConfig c;
-  c.name = "custom";
-  c.input_height = height, c.input_width = width, c.in_channels = 3, c.patch_size = 2;
-  c.hidden_size = 32, c.depth = 2, c.num_heads = 4, c.num_classes = 5;
+  nn::ModelConfig c = small_model(2);
+  c.input_height = height, c.input_width = width;
   return c;
 }
 
-// All weights random, also those that start at 0, so that every gradient is there.
-void randomise(nn::Model& model, float deviation = 0.15f) {
-  copy(random_tensor({model.parameters().arena_size()}, 5, deviation), model.parameters().values);
+/// With all variants of a block and of patches.
+nn::ModelConfig small_variant(int64_t height, int64_t width) {
+  nn::ModelConfig c = with_block_variants(small(height, width));
+  c.patch_overlap = 1, c.patch_bottleneck = 8;
+  return c;
 }
-
-struct Crew {
-  int workers = 1, clusters = 1;
-  ops::ClusterSplit cut = ops::ClusterSplit::kSamples;
-  Crew(int n) : workers(n) {}  // NOLINT: a number of workers is a crew
-  Crew(int n, int groups, ops::ClusterSplit by) : workers(n), clusters(groups), cut(by) {}
-};
-
-struct Rig {
-  explicit Rig(const nn::ModelConfig& config, int64_t batch = 2, const Crew& crew = 1, Mode mode = Mode::kTraining,
-               nn::Recompute recompute = nn::Recompute::kSelective, DType precision = DType::kF32)
-      : model(config),
-        team({.num_workers = crew.workers, .num_clusters = crew.clusters}),
-        ctx(team, crew.cut),
-        pass(model, batch, mode, {mode == Mode::kTraining, recompute, precision}) {
-    model.parameters().allocate(ParameterStore::For::kTraining, precision);
-    nn::initialise(model, 1);
-    randomise(model);
-    if (precision == DType::kBF16) copy(model.parameters().values, model.parameters().values_bf16);
-    pass.allocate();
-    copy(random_tensor(pass.image().shape(), 2), pass.image());
-    for (int64_t b = 0; b < batch; ++b) {
-      pass.t()[size_t(b)] = double(100 + 300 * b);
-      pass.conditions()[size_t(b)].label = config.num_classes > 0 ? b % (config.num_classes + 1) : 0;
-    }
-  }
-  void backward(const Tensor& dout) {
-    copy(dout, pass.dout());
-    ditrain::fill_zero(model.parameters().grads);
-    pass.backward(ctx);
-  }
-  nn::Model model;
-  parallel::Team team;
-  ops::Context ctx;
-  nn::ModelPass pass;
-};
 
 }  // namespace
 
@@ -172,7 +138,7 @@ TEST_CASE("modulations of a table have the bits that a pass computes") {
   if (workers == 1) config.num_classes = 0;
   constexpr int64_t kRows = 7;  // more than samples, in another order
   const std::vector<int64_t> rows = {5, 0, 5, 3};
-  Rig rig(config, int64_t(rows.size()), workers, Mode::kInference);
+  Rig rig(config, int64_t(rows.size()), {}, {workers}, Mode::kInference);
   nn::ModulationTable table(rig.model, kRows);
   table.allocate();
   CHECK(table.bytes() >= size_t(kRows * (6 * 2 + 2) * 32) * sizeof(float));
@@ -213,48 +179,15 @@ TEST_CASE("gradients of the whole model agree with finite differences") {
   if (kind == 11 || kind == 12) config.patch_bottleneck = 5;
   if (kind == 12) config.patch_size = 4, config.patch_overlap = 3, config.input_width = 12;
   Rig rig(config);
-  const Tensor dout = random_tensor(rig.pass.out().shape(), 7);
-  rig.pass.forward(rig.ctx);
-  rig.backward(dout);
-  const auto check = [&](const Tensor& x, const Tensor& dx, const std::string& name) {
-    const Tensor direction = random_tensor(x.shape(), 11);
-    const bool weak = name.find("_norm.") != std::string::npos;  // outputs hardly change: rounding would drown it
-    const double h = weak ? 2e-2 : 2e-3;
-    const double numeric = (loss_along(rig, dout, x, direction, h) - loss_along(rig, dout, x, direction, -h)) / (2 * h);
-    const double analytic = dot(dx, direction), size = std::sqrt(dot(dx, dx) * dot(direction, direction));
-    INFO(name << ": numeric " << numeric << ", analytic " << analytic << ", |dx| |direction| " << size);
-    CHECK(std::fabs(numeric - analytic) <= 5e-3 * std::fabs(analytic) + 2e-3 * size + 1e-3);
-  };
-  const Tensor dimage = clone(rig.pass.dimage());
-  check(rig.pass.image(), dimage, "image");
-  for (autograd::Parameter* p : rig.model.parameters().state_dict())
-    if (p->trainable) check(p->value, clone(p->grad), p->name);
+  check_gradients(rig);
 }
 
 namespace {
 
-/// What a forward and backward pass of a model of this precision leave behind.
-struct Outcome {
-  std::vector<float> out, grads, dimage;
-  bool operator==(const Outcome&) const = default;
-};
-Outcome run(Rig& rig) {
-  rig.pass.forward(rig.ctx);
-  rig.backward(random_tensor(rig.pass.out().shape(), 7));
-  return {to_vector(rig.pass.out()), to_vector(rig.model.parameters().grads), to_vector(rig.pass.dimage())};
-}
-/// With all variants of a block and of patches.
-nn::ModelConfig small_variant(int64_t height, int64_t width) {
-  nn::ModelConfig c = small(height, width);
-  c.qk_norm = nn::QkNorm::kLayer, c.norm = nn::Norm::kRms;
-  c.mlp = nn::Mlp::kSwiglu, c.position = nn::Position::kRope;
-  c.patch_overlap = 1, c.patch_bottleneck = 8;
-  return c;
-}
 Outcome run(const nn::ModelConfig& config, const Crew& crew, DType precision, bool fuse = true, int64_t batch = 3) {
-  Rig rig(config, batch, crew, Mode::kTraining, nn::Recompute::kSelective, precision);
+  Rig rig(config, batch, {.want_input_gradient = true, .precision = precision}, crew);
   rig.ctx.gemm_settings.fuse = fuse;
-  return run(rig);
+  return rig.run();
 }
 
 }  // namespace
@@ -263,11 +196,11 @@ TEST_CASE("forward and backward give the same bits for 1, 2, 3 and 8 workers") {
   const DType precision = GENERATE(DType::kF32, DType::kBF16);
   const bool fuse = GENERATE(true, false);
   for (const nn::ModelConfig& config : {small(8, 12), small_variant(8, 12)}) {
-    const Outcome one = run(config, 1, precision, fuse);
+    const Outcome one = run(config, {}, precision, fuse);
     for (int workers : {2, 3, 8}) {
       INFO(dtype_name(precision) << ", " << workers << " workers, " << (fuse ? "fused" : "in passes") << ", qk_norm "
                                  << word_of(config.qk_norm));
-      CHECK(run(config, workers, precision, fuse) == one);
+      CHECK(run(config, {workers}, precision, fuse) == one);
     }
   }
 }
@@ -277,11 +210,11 @@ TEST_CASE("clusters change no bit, whether samples or columns are cut") {
   const DType precision = GENERATE(DType::kF32, DType::kBF16);
   const bool fuse = GENERATE(true, false);
   const nn::ModelConfig config = GENERATE(false, true) ? small_variant(8, 12) : small(8, 12);
-  const Outcome one = run(config, 1, precision, fuse, 4);
+  const Outcome one = run(config, {}, precision, fuse, 4);
   for (const Crew& crew :
-       {Crew(2, 2, ClusterSplit::kSamples), Crew(2, 2, ClusterSplit::kN), Crew(5, 2, ClusterSplit::kSamples),
-        Crew(5, 2, ClusterSplit::kN), Crew(4, 4, ClusterSplit::kSamples), Crew(3, 3, ClusterSplit::kSamples),
-        Crew(3, 3, ClusterSplit::kN)}) {
+       {Crew{2, 2, ClusterSplit::kSamples}, Crew{2, 2, ClusterSplit::kN}, Crew{5, 2, ClusterSplit::kSamples},
+        Crew{5, 2, ClusterSplit::kN}, Crew{4, 4, ClusterSplit::kSamples}, Crew{3, 3, ClusterSplit::kSamples},
+        Crew{3, 3, ClusterSplit::kN}}) {
     INFO(dtype_name(precision) << ", " << crew.workers << " workers in " << crew.clusters << " clusters, "
                                << (crew.cut == ClusterSplit::kN ? "columns" : "samples")
                                << (fuse ? ", fused" : ", in passes"));
@@ -291,25 +224,25 @@ TEST_CASE("clusters change no bit, whether samples or columns are cut") {
 
 TEST_CASE("clusters that have their own samples go through all blocks before they meet") {
   const auto meetings = [](const Crew& crew) {
-    Rig rig(small(8, 12), 4, crew);
+    Rig rig(small(8, 12), 4, Rig::kWithDimage, crew);
     rig.pass.forward(rig.ctx);
     const ops::Meetings before = rig.ctx.meetings();
     rig.pass.forward(rig.ctx);
     return std::pair(rig.ctx.meetings().of_team - before.of_team, rig.ctx.meetings().of_cluster - before.of_cluster);
   };
-  const auto columns = meetings(Crew(4, 2, ops::ClusterSplit::kN)),
-             samples = meetings(Crew(4, 2, ops::ClusterSplit::kSamples));
+  const auto columns = meetings(Crew{4, 2, ops::ClusterSplit::kN}),
+             samples = meetings(Crew{4, 2, ops::ClusterSplit::kSamples});
   const int64_t depth = small(8, 12).depth;
   CHECK(columns.second == 0);
   CHECK(samples.second == 7 * depth);                     // four jobs of an attention half, three of an MLP half
   CHECK(columns.first - samples.first == 7 * depth - 1);  // all jobs of all blocks are one
-  CHECK(meetings(Crew(2, 2, ops::ClusterSplit::kSamples)).second == 0);
+  CHECK(meetings(Crew{2, 2, ops::ClusterSplit::kSamples}).second == 0);
 }
 
 TEST_CASE("fusing changes no bit of a pass in f32") {
-  CHECK(run(small(8, 12), 2, DType::kF32, true) == run(small(8, 12), 2, DType::kF32, false));
-  CHECK(run(small(8, 12), 2, DType::kBF16, true) !=
-        run(small(8, 12), 2, DType::kF32, true));  // the comparison can fail
+  CHECK(run(small(8, 12), {2}, DType::kF32, true) == run(small(8, 12), {2}, DType::kF32, false));
+  CHECK(run(small(8, 12), {2}, DType::kBF16, true) !=
+        run(small(8, 12), {2}, DType::kF32, true));  // the comparison can fail
 }
 
 TEST_CASE("gradients in bf16 are those of f32 but for roundings") {
@@ -318,20 +251,16 @@ TEST_CASE("gradients in bf16 are those of f32 but for roundings") {
   config.qk_norm = nn::QkNorm::kNone;
   config.hidden_size = 64, config.depth = 3;
   const auto rig = [&](DType precision) {
-    auto r = std::make_unique<Rig>(config, 3, 1, Mode::kTraining, nn::Recompute::kSelective, precision);
-    randomise(r->model, 0.1f);  // larger weights make attention sharp, and then even rounded weights change much
+    auto r = std::make_unique<Rig>(config, 3, nn::PassOptions{.want_input_gradient = true, .precision = precision});
+    r->randomise(0.1f);  // larger weights make attention sharp, and then even rounded weights change much
     return r;
   };
   const auto f32 = rig(DType::kF32), rounded = rig(DType::kF32), bf16 = rig(DType::kBF16);
   bf16->ctx.gemm_settings.fuse = GENERATE(true, false);
-  copy(bf16->model.parameters().values, bf16->model.parameters().values_bf16);
   copy(bf16->model.parameters().values_bf16, rounded->model.parameters().values);
-  for (Rig* r : {f32.get(), rounded.get(), bf16.get()}) run(*r);
+  for (Rig* r : {f32.get(), rounded.get(), bf16.get()}) r->run();
 
-  const auto distance = [](const Tensor& a, const Tensor& b) {  // relative L2
-    const double aa = dot(a, a), ab = dot(a, b), bb = dot(b, b);
-    return std::sqrt(std::max(0.0, aa - 2 * ab + bb) / bb);
-  };
+  const auto distance = [](const Tensor& a, const Tensor& b) { return relative_l2(to_vector(a), to_vector(b)); };
   const auto worst = [&](Rig& r) {
     double largest = std::max(distance(r.pass.out(), f32->pass.out()), distance(r.pass.dimage(), f32->pass.dimage()));
     const auto got = r.model.parameters().state_dict(), want = f32->model.parameters().state_dict();
@@ -351,22 +280,17 @@ TEST_CASE("what is kept and what is computed again changes no bit") {
   nn::ModelConfig config = GENERATE(false, true) ? small_variant(8, 12) : small(8, 12);
   config.depth = 3;
   const DType precision = GENERATE(DType::kF32, DType::kBF16);
-  std::vector<std::vector<float>> expected;
+  std::optional<Outcome> expected;
   for (const Crew& crew :
-       {Crew(1), Crew(2), Crew(3), Crew(2, 2, ops::ClusterSplit::kSamples), Crew(5, 2, ops::ClusterSplit::kSamples)})
+       {Crew{1}, Crew{2}, Crew{3}, Crew{2, 2, ops::ClusterSplit::kSamples}, Crew{5, 2, ops::ClusterSplit::kSamples}})
     for (const auto& [name, recompute] : nn::words_of(nn::Recompute{})) {
-      Rig rig(config, 4, crew, Mode::kTraining, recompute, precision);
-      const Tensor dout = random_tensor(rig.pass.out().shape(), 7);
+      Rig rig(config, 4, {.want_input_gradient = true, .recompute = recompute, .precision = precision}, crew);
       for (int pass = 0; pass < 2; ++pass) {  // the second finds in shared memory what the first left there
-        rig.pass.forward(rig.ctx);
-        const std::vector<float> out = to_vector(rig.pass.out());
-        rig.backward(dout);
-        const std::vector<std::vector<float>> got{out, to_vector(rig.model.parameters().grads),
-                                                  to_vector(rig.pass.dimage())};
-        if (expected.empty()) expected = got;
+        const Outcome got = rig.run();
+        if (!expected) expected = got;
         INFO(dtype_name(precision) << ", " << name << ", " << crew.workers << " workers in " << crew.clusters
                                    << " clusters, pass " << pass);
-        CHECK(got == expected);
+        CHECK(got == *expected);
       }
     }
 }
@@ -382,8 +306,7 @@ TEST_CASE("gradients that overwrite are those added to zeros, whatever was there
         for (float v : to_vector(p->grad)) all.push_back(v);
     return all;
   };
-  rig.pass.forward(rig.ctx);
-  rig.backward(random_tensor(rig.pass.out().shape(), 7));
+  rig.run();
   const std::vector<float> added = gradients();
   copy(random_tensor({rig.model.parameters().arena_size()}, 9, NAN), rig.model.parameters().grads);
   rig.pass.forward(rig.ctx);
@@ -398,10 +321,10 @@ TEST_CASE("recompute modes have words") {
 }
 
 TEST_CASE("inference keeps nothing, gives the same bits and cannot go backward") {
-  const Crew crew = GENERATE(Crew(1), Crew(2, 2, ops::ClusterSplit::kSamples), Crew(5, 2, ops::ClusterSplit::kSamples));
+  const Crew crew = GENERATE(Crew{1}, Crew{2, 2, ops::ClusterSplit::kSamples}, Crew{5, 2, ops::ClusterSplit::kSamples});
   nn::ModelConfig config = small();
   config.depth = 4;
-  Rig training(config, 4), inference(config, 4, crew, Mode::kInference);
+  Rig training(config, 4), inference(config, 4, {}, crew, Mode::kInference);
   training.pass.forward(training.ctx);
   inference.pass.forward(inference.ctx);
   CHECK(to_vector(training.pass.out()) == to_vector(inference.pass.out()));
@@ -469,14 +392,15 @@ TEST_CASE("a deeper model that recomputes blocks needs the input of a block more
 TEST_CASE("the slices of the nodes cover the gradient arena, from its end to its start") {
   nn::Model model(small());
   nn::ModelPass pass(model, 1, Mode::kTraining);
-  int64_t end = model.parameters().arena_size();
+  int64_t end = model.parameters().arena_size(), covered = 0;
   std::vector<std::string> out_of_order;
   for (auto it = pass.tape().nodes().rbegin(); it != pass.tape().nodes().rend(); ++it) {
     if ((*it)->parameters().empty()) continue;
     const autograd::ArenaSlice slice = (*it)->parameter_slice();
     if (slice.end != end) out_of_order.push_back((*it)->name());
-    end = slice.begin;
+    end = slice.begin, covered += slice.end - slice.begin;
   }
+  CHECK(covered == model.parameters().arena_size());
   // The two embedders end the backward pass in either order; all else is strictly descending.
   CHECK(out_of_order.size() <= 2);
   for (const std::string& name : out_of_order) CHECK((name == "conditioning" || name == "x_embedder"));

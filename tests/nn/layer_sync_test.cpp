@@ -12,8 +12,6 @@
 
 using namespace ditrain;
 using namespace ditrain::test;
-using autograd::Mode;
-using autograd::ParameterStore;
 
 namespace {
 
@@ -26,26 +24,12 @@ nn::ModelConfig small() {
   return c;
 }
 
-struct Rig {
-  explicit Rig(const nn::PassOptions& options, int workers = 1, int clusters = 1)
-      : model(small()),
-        team({.num_workers = workers, .num_clusters = clusters}),
-        ctx(team),
-        pass(model, kBatch, Mode::kTraining, options) {
-    model.parameters().allocate(ParameterStore::For::kTraining, options.precision);
-    nn::initialise(model, 1);
-    copy(random_tensor({model.parameters().arena_size()}, 5, 0.15f), model.parameters().values);
-    if (options.precision == DType::kBF16) copy(model.parameters().values, model.parameters().values_bf16);
-    pass.allocate();
-    copy(random_tensor(pass.image().shape(), 2), pass.image());
-    for (int64_t b = 0; b < kBatch; ++b)
-      pass.t()[size_t(b)] = double(100 + 200 * b), pass.conditions()[size_t(b)].label = b;
+struct SyncRig : Rig {
+  explicit SyncRig(const nn::PassOptions& pass_options, const Crew& crew = {})
+      : Rig(small(), kBatch, pass_options, crew) {
+    for (int64_t b = 0; b < kBatch; ++b) pass.t()[size_t(b)] = double(100 + 200 * b);
   }
-  void run() {
-    pass.forward(ctx);
-    copy(random_tensor(pass.out().shape(), 7), pass.dout());
-    pass.backward(ctx, autograd::Gradients::kOverwrite);
-  }
+  void run() { Rig::run(autograd::Gradients::kOverwrite); }
   /// The residual stream behind a block: what the next one keeps.
   std::vector<float> behind(int64_t block) {
     const std::string name = "blocks." + std::to_string(block + 1) + ".attn.x";
@@ -55,10 +39,6 @@ struct Rig {
     FAIL("no " << name);
     return {};
   }
-  nn::Model model;
-  parallel::Team team;
-  ops::Context ctx;
-  nn::ModelPass pass;
 };
 
 /// Cosine of each token, in f64.
@@ -77,7 +57,7 @@ std::vector<double> cosines_of(const std::vector<float>& a, const std::vector<fl
 }  // namespace
 
 TEST_CASE("LayerSync draws the first block's tokens towards the second's, which do not learn from it") {
-  Rig with({.want_input_gradient = true, .layer_sync = kSync}), without({.want_input_gradient = true});
+  SyncRig with({.want_input_gradient = true, .layer_sync = kSync}), without({.want_input_gradient = true});
   with.run(), without.run();
   const std::vector<float> target = with.behind(kSync.to);
   const std::vector<double> cosines = cosines_of(with.behind(kSync.from), target);
@@ -128,18 +108,18 @@ TEST_CASE("LayerSync draws the first block's tokens towards the second's, which 
 TEST_CASE("LayerSync has the same bits for any team and recomputation, and keeps nothing") {
   const DType precision = GENERATE(DType::kF32, DType::kBF16);
   nn::PassOptions options{.precision = precision, .layer_sync = nn::LayerSync{.weight = 1, .from = 0, .to = 3}};
-  Rig one(options);
+  SyncRig one(options);
   one.run();
   for (const auto& [name, recompute] : nn::words_of(nn::Recompute{}))
     for (const auto& [workers, clusters] : {std::pair{3, 1}, {4, 2}}) {
       options.recompute = recompute;
-      Rig other(options, workers, clusters);
+      SyncRig other(options, {workers, clusters});
       other.run();
       INFO(dtype_name(precision) << ", " << name << ", " << workers << " workers in " << clusters << " clusters");
       CHECK(to_vector(other.model.parameters().grads) == to_vector(one.model.parameters().grads));
       CHECK(other.pass.cosines() == one.pass.cosines());
     }
-  Rig without({.precision = precision});
+  SyncRig without({.precision = precision});
   CHECK(one.pass.tape().kept_bytes() == without.pass.tape().kept_bytes());
   CHECK(one.pass.tape().temporary_bytes() == without.pass.tape().temporary_bytes());
 }

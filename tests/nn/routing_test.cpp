@@ -10,74 +10,26 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/nn/model.hpp"
 #include "small_model.hpp"
+#include "support/compare.hpp"
 #include "support/random_tensor.hpp"
 
 using namespace ditrain;
 using namespace ditrain::test;
 using autograd::Mode;
-using autograd::ParameterStore;
 
 namespace {
 
 nn::ModelConfig small() { return small_model(5); }
-nn::ModelConfig small_variant() {
-  nn::ModelConfig c = small();
-  c.qk_norm = nn::QkNorm::kLayer, c.norm = nn::Norm::kRms;
-  c.mlp = nn::Mlp::kSwiglu, c.position = nn::Position::kRope;
-  return c;
-}
+nn::ModelConfig small_variant() { return with_block_variants(small()); }
 const nn::Routes kInside{{0.5, 1, 3}}, kFromTheFirst{{0.3, 0, 1}, {0.75, 2, 3}}, kToTheLast{{0.6, 1, 1}, {0.25, 3, 4}};
 
-struct Crew {
-  int workers = 1, clusters = 1;
-  ops::ClusterSplit cut = ops::ClusterSplit::kSamples;
-};
-
-struct Rig {
-  Rig(const nn::ModelConfig& config, const nn::PassOptions& options, int64_t batch = 4, const Crew& crew = {},
-      Mode mode = Mode::kTraining)
-      : model(config),
-        team({.num_workers = crew.workers, .num_clusters = crew.clusters}),
-        ctx(team, crew.cut),
-        pass(model, batch, mode, options) {
-    model.parameters().allocate(ParameterStore::For::kTraining, options.precision);
-    nn::initialise(model, 1);
-    copy(random_tensor({model.parameters().arena_size()}, 5, 0.15f), model.parameters().values);
-    if (options.precision == DType::kBF16) copy(model.parameters().values, model.parameters().values_bf16);
-    pass.allocate();
-    copy(random_tensor(pass.image().shape(), 2), pass.image());
-    for (int64_t b = 0; b < batch; ++b) {
-      pass.t()[size_t(b)] = double(100 + 300 * b), pass.conditions()[size_t(b)].label = b % 5;
-      pass.draw_remaining_tokens(b, RandomKey(9, Stream::kRoute, 0, uint64_t(b)));
-    }
+struct RoutedRig : Rig {
+  explicit RoutedRig(const nn::ModelConfig& config, const nn::PassOptions& pass_options, int64_t batch = 4,
+                     const Crew& crew = {}, Mode mode = Mode::kTraining)
+      : Rig(config, batch, pass_options, crew, mode) {
+    for (int64_t b = 0; b < batch; ++b) pass.draw_remaining_tokens(b, RandomKey(9, Stream::kRoute, 0, uint64_t(b)));
   }
-  void backward() {
-    copy(random_tensor(pass.out().shape(), 7), pass.dout());
-    fill_zero(model.parameters().grads);
-    pass.backward(ctx);
-  }
-  nn::Model model;
-  parallel::Team team;
-  ops::Context ctx;
-  nn::ModelPass pass;
 };
-
-struct Outcome {
-  std::vector<float> out, grads, dimage;
-  bool operator==(const Outcome&) const = default;
-};
-Outcome run(Rig& rig) {
-  rig.pass.forward(rig.ctx);
-  const std::vector<float> out = to_vector(rig.pass.out());
-  rig.backward();
-  return {out, to_vector(rig.model.parameters().grads), to_vector(rig.pass.dimage())};
-}
-
-double distance(const std::vector<float>& a, const std::vector<float>& b) {  // L2, relative to b
-  double difference = 0, size = 0;
-  for (size_t i = 0; i < a.size(); ++i) difference += std::pow(double(a[i]) - b[i], 2), size += double(b[i]) * b[i];
-  return std::sqrt(difference / size);
-}
 
 }  // namespace
 
@@ -110,21 +62,8 @@ TEST_CASE("as many tokens stay as the ratio says, and any set of them is as like
 TEST_CASE("gradients of a routed model agree with finite differences") {
   const nn::Routes routes = GENERATE(kInside, kFromTheFirst, kToTheLast);
   const nn::ModelConfig config = GENERATE(false, true) ? small_variant() : small();
-  Rig rig(config, {.want_input_gradient = true, .routes = routes}, 2);
-  rig.pass.forward(rig.ctx);
-  rig.backward();
-  const Tensor dout = random_tensor(rig.pass.out().shape(), 7);
-  const auto check = [&](const Tensor& x, const Tensor& dx, const std::string& name) {
-    const Tensor direction = random_tensor(x.shape(), 11);
-    const double h = name.find("_norm.") != std::string::npos ? 2e-2 : 2e-3;
-    const double numeric = (loss_along(rig, dout, x, direction, h) - loss_along(rig, dout, x, direction, -h)) / (2 * h);
-    const double analytic = dot(dx, direction), size = std::sqrt(dot(dx, dx) * dot(direction, direction));
-    INFO(name << ": numeric " << numeric << ", analytic " << analytic << ", |dx| |direction| " << size);
-    CHECK(std::fabs(numeric - analytic) <= 5e-3 * std::fabs(analytic) + 2e-3 * size + 1e-3);
-  };
-  check(rig.pass.image(), clone(rig.pass.dimage()), "image");
-  for (autograd::Parameter* p : rig.model.parameters().state_dict())
-    if (p->trainable) check(p->value, clone(p->grad), p->name);
+  RoutedRig rig(config, {.want_input_gradient = true, .routes = routes}, 2);
+  check_gradients(rig);
 }
 
 TEST_CASE("routes change the same bits for any team, cut and recomputation, and without backward") {
@@ -136,10 +75,11 @@ TEST_CASE("routes change the same bits for any team, cut and recomputation, and 
   for (const Crew& crew : {Crew{1}, Crew{3}, Crew{2, 2, ClusterSplit::kSamples}, Crew{5, 2, ClusterSplit::kSamples},
                            Crew{4, 2, ClusterSplit::kN}})
     for (const auto& [name, recompute] : nn::words_of(nn::Recompute{})) {
-      Rig rig(config, {.want_input_gradient = true, .recompute = recompute, .precision = precision, .routes = routes},
-              4, crew);
+      RoutedRig rig(config,
+                    {.want_input_gradient = true, .recompute = recompute, .precision = precision, .routes = routes}, 4,
+                    crew);
       for (int pass = 0; pass < 2; ++pass) {  // the second finds in shared memory what the first left there
-        const Outcome got = run(rig);
+        const Outcome got = rig.run();
         if (!expected) expected = got;
         INFO(dtype_name(precision) << ", " << name << ", " << crew.workers << " workers in " << crew.clusters
                                    << " clusters, pass " << pass);
@@ -147,33 +87,33 @@ TEST_CASE("routes change the same bits for any team, cut and recomputation, and 
       }
     }
   for (const Crew& crew : {Crew{1}, Crew{5, 2, ClusterSplit::kSamples}}) {
-    Rig inference(config, {.precision = precision, .routes = routes}, 4, crew, Mode::kInference);
+    RoutedRig inference(config, {.precision = precision, .routes = routes}, 4, crew, Mode::kInference);
     inference.pass.forward(inference.ctx);
     CHECK(to_vector(inference.pass.out()) == expected->out);
   }
-  Rig all(config, {.want_input_gradient = true, .precision = precision});
-  CHECK(distance(run(all).out, expected->out) > 0.01);  // the routes were taken
+  RoutedRig all(config, {.want_input_gradient = true, .precision = precision});
+  CHECK(relative_l2(all.run().out, expected->out) > 0.01);  // the routes were taken
 }
 
 TEST_CASE("the order in which the tokens that stay are given changes roundings only") {
-  Rig ascending(small_variant(), {.want_input_gradient = true, .routes = kInside}),
+  RoutedRig ascending(small_variant(), {.want_input_gradient = true, .routes = kInside}),
       other(small_variant(), {.want_input_gradient = true, .routes = kInside});
   const int64_t each = kInside[0].remaining_tokens(small().tokens());
   for (int64_t b = 0; b < 4; ++b) {
     const auto first = other.pass.remaining_tokens(0).begin() + b * each;
     std::reverse(first, first + each), std::swap(first[1], first[4]);
   }
-  const Outcome a = run(ascending), b = run(other);
-  CHECK(distance(b.out, a.out) < 2e-6);
-  CHECK(distance(b.grads, a.grads) < 3e-6);
-  CHECK(distance(b.dimage, a.dimage) < 3e-6);
+  const Outcome a = ascending.run(), b = other.run();
+  CHECK(relative_l2(b.out, a.out) < 2e-6);
+  CHECK(relative_l2(b.grads, a.grads) < 3e-6);
+  CHECK(relative_l2(b.dimage, a.dimage) < 3e-6);
 }
 
 TEST_CASE("tokens on a route do not see the others, nor are they seen") {
   // With one block, all of which is the route, a sample's routed tokens are what the embedding made of their patches.
   nn::ModelConfig config = small();
   config.depth = 1;
-  Rig rig(config, {.routes = {{0.5, 0, 0}}}, 1, {}, Mode::kInference);
+  RoutedRig rig(config, {.routes = {{0.5, 0, 0}}}, 1, {}, Mode::kInference);
   const auto out = [&] {
     rig.pass.forward(rig.ctx);
     return to_vector(rig.pass.out());
@@ -206,13 +146,13 @@ TEST_CASE("tokens on a route do not see the others, nor are they seen") {
 }
 
 TEST_CASE("bf16 with routes differs from f32 by roundings") {
-  Rig f32(small(), {.want_input_gradient = true, .routes = kInside}),
+  RoutedRig f32(small(), {.want_input_gradient = true, .routes = kInside}),
       bf16(small(), {.want_input_gradient = true, .precision = DType::kBF16, .routes = kInside}),
       all_f32(small(), {.want_input_gradient = true}),
       all_bf16(small(), {.want_input_gradient = true, .precision = DType::kBF16});
-  const Outcome a = run(f32), b = run(bf16), c = run(all_f32), d = run(all_bf16);
-  const double routed = distance(b.out, a.out), usual = distance(d.out, c.out);
-  const double routed_grads = distance(b.grads, a.grads), usual_grads = distance(d.grads, c.grads);
+  const Outcome a = f32.run(), b = bf16.run(), c = all_f32.run(), d = all_bf16.run();
+  const double routed = relative_l2(b.out, a.out), usual = relative_l2(d.out, c.out);
+  const double routed_grads = relative_l2(b.grads, a.grads), usual_grads = relative_l2(d.grads, c.grads);
   WARN("relative L2 error of bf16, with routes and without: output " << routed << ", " << usual << "; gradients "
                                                                      << routed_grads << ", " << usual_grads);
   CHECK(routed < 2 * usual);

@@ -7,11 +7,13 @@
 #include <thread>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/nn/model.hpp"
+#include "small_model.hpp"
+#include "support/compare.hpp"
 #include "support/random_tensor.hpp"
 
 using namespace ditrain;
 using namespace ditrain::test;
+using autograd::Gradients;
 using autograd::Mode;
 using autograd::Parameter;
 using autograd::ParameterStore;
@@ -20,13 +22,7 @@ namespace {
 
 constexpr int64_t kBatch = 3;
 
-nn::ModelConfig small() {
-  nn::ModelConfig c;
-  c.name = "custom";
-  c.input_height = 8, c.input_width = 12, c.in_channels = 3, c.patch_size = 2;
-  c.hidden_size = 32, c.depth = 2, c.num_heads = 4, c.num_classes = 5;
-  return c;
-}
+nn::ModelConfig small() { return small_model(2); }
 
 /// Sums what the threads of a group bring, for each of them in the order of the ranks.
 class ThreadSum {
@@ -52,32 +48,6 @@ class ThreadSum {
   int sums_ = 0;
 };
 
-struct Rig {
-  Rig(const nn::ModelConfig& config, const nn::TensorParallel& tensor, const nn::PassOptions& options, int workers)
-      : model(config, tensor),
-        team({.num_workers = workers}),
-        ctx(team),
-        pass(model, kBatch, Mode::kTraining, options),
-        bf16(options.precision == DType::kBF16) {
-    model.parameters().allocate(ParameterStore::For::kTraining, options.precision);
-    pass.allocate();
-    copy(random_tensor(pass.image().shape(), 2), pass.image());
-    for (int64_t b = 0; b < kBatch; ++b)
-      pass.t()[size_t(b)] = double(100 + 300 * b), pass.conditions()[size_t(b)].label = b;
-  }
-  void run() {
-    if (bf16) copy(model.parameters().values, model.parameters().values_bf16);
-    pass.forward(ctx);
-    copy(random_tensor(pass.out().shape(), 7), pass.dout());
-    pass.backward(ctx, autograd::Gradients::kOverwrite);
-  }
-  nn::Model model;
-  parallel::Team team;
-  ops::Context ctx;
-  nn::ModelPass pass;
-  bool bf16;
-};
-
 /// This rank's part of a full tensor.
 Tensor part_of(const Tensor& full, const Parameter& p) {
   const Tensor part(p.shape);
@@ -85,34 +55,32 @@ Tensor part_of(const Tensor& full, const Parameter& p) {
   return part;
 }
 
-double distance(const Tensor& a, const Tensor& b, const Tensor& scale) {  // L2, relative to that of scale
-  const double aa = dot(a, a), ab = dot(a, b), bb = dot(b, b);
-  return std::sqrt(std::max(0.0, aa - 2 * ab + bb) / dot(scale, scale));
-}
-double distance(const Tensor& a, const Tensor& b) { return distance(a, b, b); }
-
 /// The model on one rank and on several, with the same weights.
-struct Comparison {
-  Comparison(int ranks, const nn::PassOptions& options, int workers = 1, const nn::ModelConfig& config = small())
-      : sum(ranks), whole(config, {}, options, 1) {
-    const Tensor weights = random_tensor({whole.model.parameters().arena_size()}, 5, 0.15f);
-    copy(weights, whole.model.parameters().values);
-    whole.run();
+struct SharedReplica {
+  SharedReplica(int ranks, const nn::PassOptions& options, int workers = 1, const nn::ModelConfig& config = small())
+      : sum(ranks), whole(config, kBatch, options) {
+    whole.run(Gradients::kOverwrite);
     for (int rank = 0; rank < ranks; ++rank)
-      group.push_back(std::make_unique<Rig>(config, nn::TensorParallel{rank, ranks, sum.of(rank)}, options, workers));
-    for (auto& rig : group)
+      group.push_back(std::make_unique<Rig>(config, kBatch, options, Crew{workers}, Mode::kTraining,
+                                            nn::TensorParallel{rank, ranks, sum.of(rank)}));
+    for (auto& rig : group) {
       for (Parameter* p : rig->model.parameters().state_dict())
         copy(part_of(whole.model.parameters().find(p->name).value, *p), p->value);
+      rig->round_weights();
+    }
     std::vector<std::thread> threads;
-    for (auto& rig : group) threads.emplace_back([&rig] { rig->run(); });
+    for (auto& rig : group) threads.emplace_back([&rig] { rig->run(Gradients::kOverwrite); });
     for (std::thread& thread : threads) thread.join();
   }
   /// Largest relative L2 error of an output or a gradient on any rank.
   double worst() {
     double largest = 0;
+    const auto distance = [](const Tensor& got, const Tensor& want, const Tensor& scale) {
+      return relative_l2(to_vector(got), to_vector(want), to_vector(scale));
+    };
     for (auto& rig : group) {
-      largest = std::max(largest, distance(rig->pass.out(), whole.pass.out()));
-      largest = std::max(largest, distance(rig->pass.dimage(), whole.pass.dimage()));
+      largest = std::max(largest, distance(rig->pass.out(), whole.pass.out(), whole.pass.out()));
+      largest = std::max(largest, distance(rig->pass.dimage(), whole.pass.dimage(), whole.pass.dimage()));
       for (Parameter* p : rig->model.parameters().state_dict()) {
         if (!p->trainable) continue;
         const Tensor want = part_of(whole.model.parameters().find(p->name).grad, *p);
@@ -135,7 +103,7 @@ TEST_CASE("ranks that share a replica: outputs and gradients are those of the wh
   const int ranks = GENERATE(2, 4), workers = GENERATE(1, 2);
   const nn::Recompute recompute = GENERATE(nn::Recompute::kNone, nn::Recompute::kSelective, nn::Recompute::kBlock);
   CAPTURE(ranks, workers, int(recompute));
-  Comparison c(ranks, {.want_input_gradient = true, .recompute = recompute}, workers);
+  SharedReplica c(ranks, {.want_input_gradient = true, .recompute = recompute}, workers);
   CHECK(c.worst() < 2e-6);  // the order of sums differs: some eps, 6e-8, of each of about 50 sums on the way
   // Two sums per block forward and two backward; those of the forward pass again in blocks that are recomputed, which
   // the last one, still there, is not.
@@ -146,7 +114,7 @@ TEST_CASE("ranks that share a replica: outputs and gradients are those of the wh
 TEST_CASE("ranks that share a replica sum the gradients of scales that all heads share") {
   nn::ModelConfig config = small();
   config.qk_norm = GENERATE(nn::QkNorm::kRms, nn::QkNorm::kLayer);
-  Comparison c(GENERATE(2, 4), {.want_input_gradient = true}, 2, config);
+  SharedReplica c(GENERATE(2, 4), {.want_input_gradient = true}, 2, config);
   CHECK(c.worst() < 2e-6);
   CHECK(c.sum.sums() == 5 * int(config.depth));  // one of each block's backward is that of the scales
 }
@@ -156,7 +124,7 @@ TEST_CASE("ranks that share a replica of a block and of patches in all their var
   config.norm = nn::Norm::kRms, config.mlp = nn::Mlp::kSwiglu, config.position = nn::Position::kRope;
   config.mlp_ratio = 3;  // 64 columns for SwiGLU
   config.patch_overlap = 1, config.patch_bottleneck = 6;
-  Comparison c(GENERATE(2, 4), {.want_input_gradient = true}, 2, config);
+  SharedReplica c(GENERATE(2, 4), {.want_input_gradient = true}, 2, config);
   CHECK(c.worst() < 2e-6);
   CHECK(c.sum.sums() == 4 * int(config.depth));
 }
@@ -166,12 +134,12 @@ TEST_CASE("ranks that share a replica of a model with routes") {
   config.depth = 4, config.position = nn::Position::kRope;
   const DType precision = GENERATE(DType::kF32, DType::kBF16);
   const nn::Recompute recompute = GENERATE(nn::Recompute::kSelective, nn::Recompute::kBlock);
-  Comparison c(2,
-               {.want_input_gradient = true,
-                .recompute = recompute,
-                .precision = precision,
-                .routes = {{0.5, 0, 1}, {0.25, 3, 3}}},
-               2, config);
+  SharedReplica c(2,
+                  {.want_input_gradient = true,
+                   .recompute = recompute,
+                   .precision = precision,
+                   .routes = {{0.5, 0, 1}, {0.25, 3, 3}}},
+                  2, config);
   CHECK(c.worst() < (precision == DType::kF32 ? 2e-6 : 2e-2));
 }
 
@@ -179,13 +147,13 @@ TEST_CASE("ranks that share a replica of a U-ViT") {
   nn::ModelConfig config = small();
   config.kind = nn::ModelKind::kUvit, config.depth = 5;
   const nn::Recompute recompute = GENERATE(nn::Recompute::kSelective, nn::Recompute::kBlock);
-  Comparison c(GENERATE(2, 4), {.want_input_gradient = true, .recompute = recompute}, 2, config);
+  SharedReplica c(GENERATE(2, 4), {.want_input_gradient = true, .recompute = recompute}, 2, config);
   CHECK(c.worst() < 2e-6);
   CHECK(c.sum.sums() == 4 * 5 + (recompute == nn::Recompute::kBlock ? 4 : 0));
 }
 
 TEST_CASE("ranks that share a replica: what each has in full has the same bits on all") {
-  Comparison c(4, {.want_input_gradient = true});
+  SharedReplica c(4, {.want_input_gradient = true});
   for (auto& rig : c.group) {
     CHECK(to_vector(rig->pass.out()) == to_vector(c.group[0]->pass.out()));
     for (Parameter* p : rig->model.parameters().state_dict())
@@ -195,7 +163,7 @@ TEST_CASE("ranks that share a replica: what each has in full has the same bits o
 }
 
 TEST_CASE("ranks that share a replica: in bf16 the same but for roundings") {
-  Comparison c(2, {.want_input_gradient = true, .precision = DType::kBF16});
+  SharedReplica c(2, {.want_input_gradient = true, .precision = DType::kBF16});
   CHECK(c.worst() < 0.02);  // two passes in bf16 that round independently: see dit_test
   CHECK(c.worst() > 1e-5);
 }

@@ -4,15 +4,14 @@
 #include <cmath>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/nn/model.hpp"
 #include "ditrain/weights/safetensors.hpp"
+#include "small_model.hpp"
 #include "support/compare.hpp"
 #include "support/random_tensor.hpp"
 
 using namespace ditrain;
 using namespace ditrain::test;
 using autograd::Mode;
-using autograd::ParameterStore;
 
 namespace {
 
@@ -40,51 +39,25 @@ void load(const std::string& name, const Tensor& to) {
   const std::vector<double> values = fixture(name);
   copy(from_values(to.shape(), {values.begin(), values.end()}), to);
 }
-std::vector<double> values_of(const Tensor& t) {
-  const std::vector<float> values = to_vector(t);
-  return {values.begin(), values.end()};
-}
-
-struct Crew {
-  int workers = 1, clusters = 1;
-  ops::ClusterSplit cut = ops::ClusterSplit::kSamples;
-};
+std::vector<double> values_of(const Tensor& t) { return to_f64(to_vector(t)); }
 
 // The model of the fixture.
-struct Rig {
-  explicit Rig(const nn::PassOptions& options = {}, const Crew& crew = {}, Mode mode = Mode::kTraining)
-      : model(tiny()),
-        team({.num_workers = crew.workers, .num_clusters = crew.clusters}),
-        ctx(team, crew.cut),
-        pass(model, 2, mode, options) {
-    model.parameters().allocate(ParameterStore::For::kTraining, options.precision);
+struct FixtureRig : Rig {
+  explicit FixtureRig(const nn::PassOptions& pass_options = {}, const Crew& crew = {}, Mode mode = Mode::kTraining)
+      : Rig(tiny(), 2, pass_options, crew, mode) {
     for (autograd::Parameter* p : model.parameters().state_dict()) load(p->name, p->value);
-    if (options.precision == DType::kBF16) copy(model.parameters().values, model.parameters().values_bf16);
-    pass.allocate();
+    round_weights();
     load("in.image", pass.image());
     pass.t() = fixture("in.t");
     const std::vector<double> labels = fixture("in.y");
     for (size_t b = 0; b < labels.size(); ++b) pass.conditions()[b].label = int64_t(labels[b]);
   }
-  void run() {
+  Outcome run() {
     pass.forward(ctx);
     load("in.dout", pass.dout());
     pass.backward(ctx, autograd::Gradients::kOverwrite);
+    return {to_vector(pass.out()), to_vector(model.parameters().grads), to_vector(pass.dimage())};
   }
-  // Output, gradient of the image and of all parameters.
-  std::vector<float> results() {
-    std::vector<float> all = to_vector(pass.out());
-    const auto append = [&](const Tensor& t) {
-      for (const float v : to_vector(t)) all.push_back(v);
-    };
-    append(pass.dimage());
-    append(model.parameters().grads);
-    return all;
-  }
-  nn::Model model;
-  parallel::Team team;
-  ops::Context ctx;
-  nn::ModelPass pass;
 };
 
 }  // namespace
@@ -92,7 +65,7 @@ struct Rig {
 TEST_CASE("a U-ViT's output and gradients are those of the paper's model in f64") {
   const nn::Recompute recompute = GENERATE(nn::Recompute::kNone, nn::Recompute::kSelective, nn::Recompute::kBlock);
   CAPTURE(int(recompute));
-  Rig rig({.want_input_gradient = true, .recompute = recompute});
+  FixtureRig rig({.want_input_gradient = true, .recompute = recompute});
   rig.run();
   CHECK(compare(values_of(rig.pass.out()), fixture("out"), 1e-5));
   CHECK(compare(values_of(rig.pass.dimage()), fixture("grad.in.image"), 1e-5));
@@ -114,23 +87,20 @@ TEST_CASE("a U-ViT's output and gradients are those of the paper's model in f64"
 
 TEST_CASE("a U-ViT gives the same bits for any team, cut and recomputation, and without backward") {
   const nn::PassOptions options{.want_input_gradient = true};
-  Rig one(options);
-  one.run();
-  const std::vector<float> results = one.results();
+  FixtureRig one(options);
+  const Outcome results = one.run();
   for (const Crew& crew : {Crew{3}, Crew{2, 2}, Crew{4, 2, ops::ClusterSplit::kN}}) {
     CAPTURE(crew.workers, crew.clusters);
-    Rig rig(options, crew);
-    rig.run();
-    CHECK(rig.results() == results);
+    FixtureRig rig(options, crew);
+    CHECK(rig.run() == results);
   }
   using nn::Recompute;
   nn::PassOptions mixed = options;
   mixed.recompute_of_blocks = {Recompute::kBlock, Recompute::kNone, Recompute::kSelective, Recompute::kBlock,
                                Recompute::kNone};
-  Rig rig(mixed);
-  rig.run();
-  CHECK(rig.results() == results);
-  Rig inference({}, {2, 2}, Mode::kInference);
+  FixtureRig rig(mixed);
+  CHECK(rig.run() == results);
+  FixtureRig inference({}, {2, 2}, Mode::kInference);
   inference.pass.forward(inference.ctx);
   CHECK(to_vector(inference.pass.out()) == to_vector(one.pass.out()));
 }
@@ -138,19 +108,8 @@ TEST_CASE("a U-ViT gives the same bits for any team, cut and recomputation, and 
 TEST_CASE("a U-ViT embeds channels of a condition beside the image and does not predict them") {
   nn::ModelConfig given = tiny(), all = tiny();
   given.in_channels = 2, given.condition_channels = 1;
-  struct Side {
-    explicit Side(const nn::ModelConfig& c) : model(c), team({}), ctx(team), pass(model, 2, Mode::kTraining) {
-      model.parameters().allocate(ParameterStore::For::kTraining);
-      nn::initialise(model, 3);
-      pass.allocate();
-      pass.t() = {100, 700};
-      for (size_t b = 0; b < 2; ++b) pass.conditions()[b].label = int64_t(b);
-    }
-    nn::Model model;
-    parallel::Team team;
-    ops::Context ctx;
-    nn::ModelPass pass;
-  } some(given), whole(all);
+  Rig some(given), whole(all);
+  nn::initialise(some.model, 3);
   // The same weights; what the model of all channels predicts for the third one is zero and touches no other.
   for (autograd::Parameter* p : some.model.parameters().state_dict()) {
     autograd::Parameter& to = whole.model.parameters().find(p->name);
@@ -193,7 +152,7 @@ TEST_CASE("a U-ViT embeds channels of a condition beside the image and does not 
 }
 
 TEST_CASE("a U-ViT in bf16 differs by roundings") {
-  Rig rig({.want_input_gradient = true, .precision = DType::kBF16});
+  FixtureRig rig({.want_input_gradient = true, .precision = DType::kBF16});
   rig.run();
   CHECK(compare(values_of(rig.pass.out()), fixture("out"), 0.03));
   CHECK_FALSE(compare(values_of(rig.pass.out()), fixture("out"), 1e-4));
@@ -244,7 +203,7 @@ TEST_CASE("a U-ViT keeps 10 values per block, and the input and the gradient of 
 
 TEST_CASE("a U-ViT starts as the public implementation does") {
   nn::Model model(named("U-ViT-S/2"));
-  model.parameters().allocate(ParameterStore::For::kInference);
+  model.parameters().allocate(autograd::ParameterStore::For::kInference);
   nn::initialise(model, 3);
   const auto deviation = [&](const std::string& name) {
     const Tensor& t = model.parameters().find(name).value;

@@ -7,6 +7,7 @@
 
 #include "ditrain/ops/attention.hpp"
 #include "ditrain/ops/linear.hpp"
+#include "support/compare.hpp"
 #include "support/random_tensor.hpp"
 
 using namespace ditrain;
@@ -37,13 +38,6 @@ Numbers differences(Numbers x, const std::function<double(const Numbers&)>& f) {
     slope.push_back((above - below) / (2 * kStep));
   }
   return slope;
-}
-
-double distance(const Numbers& got, const Numbers& want) {  // relative L2
-  REQUIRE(got.size() == want.size());
-  double error = 0, size = 0;
-  for (size_t i = 0; i < got.size(); ++i) error += std::pow(got[i] - want[i], 2), size += want[i] * want[i];
-  return std::sqrt(error / size);
 }
 
 double dot(const Numbers& a, const Numbers& b) {
@@ -144,14 +138,14 @@ TEST_CASE("SwiGLU after a product: values and gradients are those of f64") {
     for (int64_t h = 0; h < H; ++h)
       for (int64_t n = 0; n < N; ++n) dy[size_t(m * H + h)] += dz64[size_t(m * N + n)] * third[size_t(n * H + h)];
   const Numbers x64 = f64(x), w64 = f64(w), b64 = f64(b);
-  CHECK(distance(f64(y), swiglu(x64, w64, b64, K, H)) < allowed(type));
+  CHECK(relative_l2(f64(y), swiglu(x64, w64, b64, K, H)) < allowed(type));
   CHECK(f64(again) == f64(y));
   const auto by_x = [&](const Numbers& v) { return dot(dy, swiglu(v, w64, b64, K, H)); };
   const auto by_w = [&](const Numbers& v) { return dot(dy, swiglu(x64, v, b64, K, H)); };
   const auto by_b = [&](const Numbers& v) { return dot(dy, swiglu(x64, w64, v, K, H)); };
-  CHECK(distance(f64(dx), differences(x64, by_x)) < allowed(type));
-  CHECK(distance(f64(dw), differences(w64, by_w)) < allowed(type));
-  CHECK(distance(f64(db), differences(b64, by_b)) < allowed(type));
+  CHECK(relative_l2(f64(dx), differences(x64, by_x)) < allowed(type));
+  CHECK(relative_l2(f64(dw), differences(w64, by_w)) < allowed(type));
+  CHECK(relative_l2(f64(db), differences(b64, by_b)) < allowed(type));
 }
 
 TEST_CASE("attention with rotary embedding: values and gradients are those of f64") {
@@ -165,9 +159,9 @@ TEST_CASE("attention with rotary embedding: values and gradients are those of f6
   ops::attention_forward(one.ctx, qkv, s.H, out, lse, {}, rotation);
   ops::attention_backward(one.ctx, qkv, s.H, out, lse, dout, dqkv, {}, {}, rotation);
   const Numbers qkv64 = f64(qkv), dout64 = f64(dout);
-  CHECK(distance(f64(out), attention(qkv64, s)) < allowed(type));
+  CHECK(relative_l2(f64(out), attention(qkv64, s)) < allowed(type));
   const auto loss = [&](const Numbers& v) { return dot(dout64, attention(v, s)); };
-  CHECK(distance(f64(dqkv), differences(qkv64, loss)) < allowed(type));
+  CHECK(relative_l2(f64(dqkv), differences(qkv64, loss)) < allowed(type));
 }
 
 TEST_CASE("rotary embedding of some tokens of a grid turns each by its own place") {
@@ -184,8 +178,8 @@ TEST_CASE("rotary embedding of some tokens of a grid turns each by its own place
   for (int64_t b = 0; b < 2; ++b) {
     const std::vector<int64_t> of_sample(places.begin() + b * s.T, places.begin() + (b + 1) * s.T);
     const Numbers qkv64 = f64(qkv.rows(b, b + 1)), dout64 = f64(dout.rows(b, b + 1));
-    CHECK(distance(f64(out.rows(b, b + 1)), attention(qkv64, s, of_sample)) < allowed(type));
+    CHECK(relative_l2(f64(out.rows(b, b + 1)), attention(qkv64, s, of_sample)) < allowed(type));
     const auto loss = [&](const Numbers& v) { return dot(dout64, attention(v, s, of_sample)); };
-    CHECK(distance(f64(dqkv.rows(b, b + 1)), differences(qkv64, loss)) < allowed(type));
+    CHECK(relative_l2(f64(dqkv.rows(b, b + 1)), differences(qkv64, loss)) < allowed(type));
   }
 }

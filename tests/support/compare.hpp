@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <ostream>
 #include <span>
 #include <sstream>
@@ -46,6 +47,20 @@ inline Comparison compare(std::span<const double> got, std::span<const double> w
        << "; max rel " << worst_rel << "; allowed " << tolerance * scale << " (" << tolerance << " x scale " << scale
        << "); " << nans << " NaN of " << want.size();
   return {nans == 0 && worst_abs <= tolerance * scale, text.str()};
+}
+
+/// |got - want| / |scale| in Euclidean norms; infinity for arrays of other sizes.
+template <class T>
+double relative_l2(const std::vector<T>& got, const std::vector<T>& want, const std::vector<T>& scale) {
+  if (got.size() != want.size() || want.empty()) return std::numeric_limits<double>::infinity();
+  double error = 0, size = 0;
+  for (size_t i = 0; i < want.size(); ++i) error += std::pow(double(got[i]) - double(want[i]), 2);
+  for (const T x : scale) size += double(x) * double(x);
+  return std::sqrt(error / size);
+}
+template <class T>
+double relative_l2(const std::vector<T>& got, const std::vector<T>& want) {
+  return relative_l2(got, want, want);
 }
 
 template <class T>
