@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 
-#include "ditrain/files/checkpoint_folder.hpp"
 #include "run.hpp"
 #include "support/skip.hpp"
 
@@ -110,7 +109,7 @@ TEST_CASE("Slurm: a stop signal ends in a checkpoint, exit code 75 and a job tha
                                   ? "--host node1:4,node2:4 -np 8 --map-by ppr:4:node:PE=" + cores + " --bind-to core"
                                   : "--nodelist=node1,node2 --nodes=2 --ntasks=8 --ntasks-per-node=4 --cpu-bind=cores "
                                     "--cpus-per-task=38 --wait=20"));
-    steps[job.get()] = ditrain::files::list_checkpoints(job->out + "/checkpoints").back() + 2;
+    steps[job.get()] = checkpoints(job->out).back() + 2;
   }
 
   // The job that was queued again goes on, and one that fails is not queued.
@@ -137,10 +136,9 @@ TEST_CASE("Slurm: the numbers of the scripts are those that a dry run prints for
     const std::string cpus = sbatch_value(text, "--cpus-per-task");
     const std::string ranks = std::to_string(std::stoi(nodes) * std::stoi(tasks));
     const TemporaryFolder scratch;
-    const Result dry = run(
+    const Result dry = require_ok(
         tiny_ditrain(scratch / "run", 4, Args{"--dry-run", "--ranks", ranks} + sets({"train.global_batch=" + ranks})),
         {.environment = {machine}});
-    REQUIRE_EXIT(dry, 0);
     CHECK_THAT(dry.out, Contains("srun --nodes=" + nodes + " --ntasks=" + ranks + " --ntasks-per-node=" + tasks +
                                  " --cpus-per-task=" + cpus + " --cpu-bind=cores --wait=20 "));
     CHECK_THAT(dry.out, Contains("mpirun -np " + ranks + " --map-by ppr:" + tasks + ":node:PE=" + cpus));
@@ -182,13 +180,12 @@ TEST_CASE("two hosts: ranks that only TCP connects learn what two ranks of one h
   const auto on_two = [&](const std::string& name, const std::vector<std::string>& settings, double tolerance) {
     INFO(name);
     const std::string per_host = std::to_string(ranks_per_host), ranks = std::to_string(2 * ranks_per_host);
-    const Result result = run(Args{script("two_hosts.sh"), "--gbit", "1", "--ranks-per-host", per_host} +
-                              tiny_ditrain(scratch / name, 4, sets(buckets) + sets(settings) + Args{"--trace"}));
-    REQUIRE_EXIT(result, 0);
+    const Result result = require_ok(Args{script("two_hosts.sh"), "--gbit", "1", "--ranks-per-host", per_host} +
+                                     tiny_ditrain(scratch / name, 4, sets(buckets) + sets(settings) + Args{"--trace"}));
     CHECK_THAT(result.out, Contains("ranks: " + ranks + " on 2 node(s)"));
     const auto got = column(read_metrics(scratch / name), "loss");
     CHECK(largest_relative_difference(got, expected) <= tolerance);
-    const auto trace = nlohmann::json::parse(read_file(scratch / name + "/trace.json"));
+    const auto trace = read_json(scratch / name + "/trace.json");
     CHECK(trace.at("otherData").at("largest_clock_error_us").get<double>() > 0);
     CHECK_THAT(trace.at("traceEvents").dump(),
                Contains("rank 0 (ditrain-a)") && Contains("rank " + std::to_string(ranks_per_host) + " (ditrain-b)"));

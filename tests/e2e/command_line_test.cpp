@@ -18,22 +18,17 @@ using Catch::Contains;
 using Catch::StartsWith;
 
 TEST_CASE("command line: help fits two screens, reaches every key, version is that of the build") {
-  const Result help = run(program("ditrain", {"--help"}), {.environment = {"COLUMNS=80"}});
-  REQUIRE_EXIT(help, 0);
+  const Result help = require_ok(program("ditrain", {"--help"}), {.environment = {"COLUMNS=80"}});
   CHECK(std::count(help.out.begin(), help.out.end(), '\n') <= 100);
   for (const char* text :
        {"--config FILE", "--set KEY=VALUE...", "--out DIR", "--resume auto|DIR", "--maxh H", "--dry-run", "--ranks N",
         "--print-config", "--trace [FILE]", "--strict", "--explain-memory [FILE.svg]", "--help", "--version",
         "train.global_batch", "[SECTION|KEY|all|man|bash]", "sample.every_steps", "75 stopped"})
     CHECK_THAT(help.out, Contains(text));
-  const Result key = run(program("ditrain", {"--help", "on_bad_file"}));
-  REQUIRE_EXIT(key, 0);
+  const Result key = require_ok(program("ditrain", {"--help", "on_bad_file"}));
   CHECK_THAT(key.out, StartsWith("data.on_bad_file\n  meaning "));
-  const Result unknown = run(program("ditrain", {"--help", "on_bad_flie"}));
-  REQUIRE_EXIT(unknown, 2);
-  CHECK_THAT(unknown.err, Contains("try --help on_bad_file"));
-  const Result version = run(program("ditrain", {"--version"}));
-  REQUIRE_EXIT(version, 0);
+  require_error(program("ditrain", {"--help", "on_bad_flie"}), {"try --help on_bad_file"});
+  const Result version = require_ok(program("ditrain", {"--version"}));
   REQUIRE(version.out == std::string("ditrain ") + ditrain::kVersion + "\n");
 }
 
@@ -41,13 +36,11 @@ TEST_CASE("command line: print-config can be read again and is what the run fold
   const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   const Args changed = sets({"optimizer.betas=[0.8, 0.95]", "train.seed=7"});
-  const Result printed = run(tiny_ditrain(out, 2, changed + Args{"--print-config"}));
-  REQUIRE_EXIT(printed, 0);
+  const Result printed = require_ok(tiny_ditrain(out, 2, changed + Args{"--print-config"}));
   REQUIRE_FALSE(fs::exists(out));
   REQUIRE_THAT(printed.out, Contains("betas: [0.8, 0.95]") && Contains("seed: 7"));
   write_file(scratch / "again.yaml", printed.out);
-  const Result again = run(program("ditrain", {"--config", scratch / "again.yaml", "--print-config"}));
-  REQUIRE_EXIT(again, 0);
+  const Result again = require_ok(program("ditrain", {"--config", scratch / "again.yaml", "--print-config"}));
   REQUIRE(again.out == printed.out);
   REQUIRE_EXIT(run(program("ditrain", {"--config", scratch / "again.yaml", "--out", out})), 0);
   REQUIRE(read_file(out + "/config.yaml") == printed.out);
@@ -56,8 +49,7 @@ TEST_CASE("command line: print-config can be read again and is what the run fold
 TEST_CASE("command line: dry-run and explain-memory tell the plan and leave nothing behind") {
   const TemporaryFolder scratch;
   const std::string out = scratch / "run";
-  const Result dry = run(tiny_ditrain(out, 100, {"--dry-run", "--ranks", "4"}));
-  REQUIRE_EXIT(dry, 0);
+  const Result dry = require_ok(tiny_ditrain(out, 100, {"--dry-run", "--ranks", "4"}));
   for (const char* text : {"memory plan per rank", "parameters", "4 rank(s): 2 sample(s) per rank", "threads:"})
     CHECK_THAT(dry.out, Contains(text));
   REQUIRE_FALSE(fs::exists(out));
@@ -66,20 +58,17 @@ TEST_CASE("command line: dry-run and explain-memory tell the plan and leave noth
   for (const char* setting :
        {"train.init_from=/none", "train.branch_from=/none", "sample.guide=/none", "kernels.tuned=/none"}) {
     INFO(setting);
-    const Result missing =
-        run(tiny_ditrain(out, 100, {"--dry-run", "--set", setting, "--set", "sample.every_steps=5"}));
-    REQUIRE_EXIT(missing, 2);
-    CHECK_THAT(missing.err, Contains("/none"));
+    require_error(tiny_ditrain(out, 100, {"--dry-run", "--set", setting, "--set", "sample.every_steps=5"}), {"/none"});
   }
-  REQUIRE_EXIT(run(tiny_ditrain(out, 100, {"--dry-run", "--resume", "/none"})), 2);
-  REQUIRE_EXIT(run(tiny_ditrain(out, 100, {"--dry-run", "--set", "log.prometheus=" + scratch / "x"})), 2);
+  require_error(tiny_ditrain(out, 100, {"--dry-run", "--resume", "/none"}),
+                {"--resume: there is no such folder; got /none"});
+  require_error(tiny_ditrain(out, 100, {"--dry-run", "--set", "log.prometheus=" + scratch / "x"}),
+                {"expected a path that ends in .prom"});
   REQUIRE_FALSE(fs::exists(out));
 
-  const Result bad = run(tiny_ditrain(out, 100, {"--dry-run", "--ranks", "3"}));
-  REQUIRE_EXIT(bad, 2);
+  require_error(tiny_ditrain(out, 100, {"--dry-run", "--ranks", "3"}), {"got 8 samples over 3 ranks"});
 
-  const Result explained = run(tiny_ditrain(out, 100, {"--explain-memory", scratch / "plan.svg"}));
-  REQUIRE_EXIT(explained, 0);
+  const Result explained = require_ok(tiny_ditrain(out, 100, {"--explain-memory", scratch / "plan.svg"}));
   CHECK_THAT(explained.out, Contains("stored for backward, node by node") && Contains("blocks.1"));
   const std::string picture = scratch / "none/plan.svg";
   const Result no_folder = run(tiny_ditrain(out, 100, {"--explain-memory", picture}));
@@ -89,10 +78,9 @@ TEST_CASE("command line: dry-run and explain-memory tell the plan and leave noth
   CHECK(no_folder.out == "");
   const std::string svg = read_file(scratch / "plan.svg");
   CHECK_THAT(svg, Catch::StartsWith("<svg ") && Catch::EndsWith("</svg>\n") && Contains("optimiser state"));
-  const Result tiers = run(tiny_ditrain(
+  const Result tiers = require_ok(tiny_ditrain(
       out, 100,
       {"--explain-memory", scratch / "tiers.svg", "--set", "memory.automem=planned", "--set", "memory.fast_gib=0.01"}));
-  REQUIRE_EXIT(tiers, 0);
   CHECK_THAT(tiers.out, Contains("expected per step"));
   CHECK_THAT(read_file(scratch / "tiers.svg"), Contains("Memory tiers over one step") && Contains("bulk tier, "));
   REQUIRE_FALSE(fs::exists(out));
@@ -114,7 +102,7 @@ TEST_CASE("command line: dry-run and explain-memory work before any data is ther
 
   const Result wrong = latents({"--dry-run", "--set", "data.path=/nowhere"});
   REQUIRE_EXIT(wrong, 2);
-  CHECK_THAT(wrong.err, Contains("/nowhere"));
+  CHECK_THAT(wrong.err, Contains("cannot list the folder '/nowhere'"));
 }
 
 TEST_CASE("run folder: metrics, topology, config, log and checkpoints of the contract") {
@@ -122,8 +110,7 @@ TEST_CASE("run folder: metrics, topology, config, log and checkpoints of the con
   const std::string out = scratch / "run";
   const Args more = sets({"checkpoint.every_steps=1", "sample.every_steps=2", "sample.num_images=4", "sample.steps=2",
                           "eval.every_steps=4", "eval.num_images=8"});
-  const Result result = run(mpirun(2, tiny_ditrain(out, 4, more)));
-  REQUIRE_EXIT(result, 0);
+  const Result result = require_ok(mpirun(2, tiny_ditrain(out, 4, more)));
   const auto metrics = read_metrics(out);
   REQUIRE(steps_are_complete(metrics, 4));
   for (const auto& line : metrics) {
@@ -132,8 +119,9 @@ TEST_CASE("run folder: metrics, topology, config, log and checkpoints of the con
       CHECK(line.at(key).get<double>() > 0);
     CHECK(line.at("loss").get<double>() ==
           Approx(line.at("mse").get<double>() + line.at("vb").get<double>()).epsilon(1e-6));
-    for (const char* key : {"data", "forward", "backward", "allreduce_exposed", "optimizer"})
-      CHECK(line.at("seconds").at(key).get<double>() >= 0);
+    for (const char* key : {"data", "forward", "backward", "optimizer"})
+      CHECK(line.at("seconds").at(key).get<double>() > 0);
+    CHECK(line.at("seconds").at("allreduce_exposed").get<double>() >= 0);
     CHECK(line.at("memory").at("rss_bytes").get<int64_t>() > (1 << 20));
     CHECK(line.at("memory").at("bulk_peak_bytes").get<int64_t>() > 0);
     CHECK(line.at("memory").contains("fast_peak_bytes"));
@@ -148,12 +136,12 @@ TEST_CASE("run folder: metrics, topology, config, log and checkpoints of the con
              Contains("ranks: 2 on 1 node(s)") && Contains("threads: ") && Contains("kernels: "));
   CHECK_THAT(read_file(out + "/log.txt"), Contains("ranks: 2") && Contains("phase [s]"));
   CHECK(fs::is_regular_file(out + "/samples/step_00000002.png"));
-  const auto facts = nlohmann::json::parse(read_file(out + "/samples/samples.json"));
+  const auto facts = read_json(out + "/samples/samples.json");
   CHECK(facts.at("program") == "ditrain");
   CHECK(facts.at("step") == metrics.back().at("step"));
   CHECK(facts.at("checkpoint") == out);
   CHECK(facts.at("weights") == "ema");
-  const auto state = nlohmann::json::parse(read_file(checkpoint_of(out, 4) + "/state.json"));
+  const auto state = read_json(checkpoint_of(out, 4) + "/state.json");
   CHECK(state.at("world_size") == 2);
   CHECK_FALSE(state.at("isa").get<std::string>().empty());
   for (const char* text : {"memory plan", "FMA peak", "phase [s]", "wall", "step 4/4"})
@@ -164,8 +152,7 @@ TEST_CASE("log: few lines before the first step, each with its time, and closing
   const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   const Args grids = sets({"sample.every_steps=2", "sample.num_images=2", "sample.steps=2", "log.level=info"});
-  const Result result = run(mpirun(2, tiny_ditrain(out, 2, sets({"log.every_steps=1"}) + grids)));
-  REQUIRE_EXIT(result, 0);
+  const Result result = require_ok(mpirun(2, tiny_ditrain(out, 2, sets({"log.every_steps=1"}) + grids)));
   const size_t first_step = result.out.find(" step 1/2 (");
   REQUIRE(first_step != std::string::npos);
   CHECK(std::count(result.out.begin(), result.out.begin() + std::ptrdiff_t(first_step), '\n') < 15);
@@ -174,7 +161,7 @@ TEST_CASE("log: few lines before the first step, each with its time, and closing
   CHECK_THAT(result.out, !Contains("memory plan per rank") && Contains("/topology.txt\n"));
   for (const std::string detail : {"memory plan per rank", "caches:", "gemm: "}) {
     CHECK_THAT(read_file(out + "/topology.txt"), Contains(detail));
-    CHECK_THAT(read_file(out + "/log.txt"), Contains(" D " + detail) || Contains(detail));
+    CHECK_THAT(read_file(out + "/log.txt"), Contains(" D " + detail));
   }
   const std::string end =
       result.out.substr(result.out.find("advice") == std::string::npos ? 0 : result.out.find("phase [s]"));
@@ -249,9 +236,7 @@ TEST_CASE("full disk behind stdout: what only prints fails") {
        {program("ditrain", {"--version"}), program("ditexport", {"--help"}),
         program("ditrain", {"--config", std::string(DITRAIN_CONFIG_DIR) + "/quickstart.yaml", "--print-config"})}) {
     CAPTURE(command);
-    const Result result = run(with_closed("> /dev/full", command));
-    CHECK(result.exit_code == 1);
-    CHECK_THAT(result.err, Contains("[stdout] not all of the output could be written"));
+    require_error(with_closed("> /dev/full", command), {"[stdout] not all of the output could be written"}, 1);
   }
 }
 
@@ -259,7 +244,7 @@ TEST_CASE("trace: a timeline of both ranks in Chrome's format") {
   const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(out, 3, {"--trace"}))), 0);
-  const auto trace = nlohmann::json::parse(read_file(out + "/trace.json"));
+  const auto trace = read_json(out + "/trace.json");
   CHECK(trace.at("otherData").at("ranks") == 2);
   CHECK(trace.at("otherData").at("events_left_out") == 0);
   std::set<int> ranks;
@@ -285,20 +270,18 @@ TEST_CASE("trace: a timeline of both ranks in Chrome's format") {
   CHECK((lanes.contains("compute") && lanes.contains("communication")));
   require_nested(trace.at("traceEvents"));
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "named", 1, {"--trace", scratch / "timeline.json"})), 0);
-  REQUIRE(nlohmann::json::parse(read_file(scratch / "timeline.json")).at("traceEvents").size() > 3);
+  REQUIRE(read_json(scratch / "timeline.json").at("traceEvents").size() > 3);
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "inside", 1, {"--trace", scratch / "inside/t.json"})), 0);
   REQUIRE(fs::exists(scratch / "inside/t.json"));
-  const Result lost = run(tiny_ditrain(scratch / "lost", 1, {"--trace", scratch / "none/t.json"}));
-  REQUIRE_EXIT(lost, 2);
-  CHECK_THAT(lost.err, Contains("[" + scratch / "none/t.json" + "] cannot write this file"));
+  require_error(tiny_ditrain(scratch / "lost", 1, {"--trace", scratch / "none/t.json"}),
+                {"[" + scratch / "none/t.json" + "] cannot write this file"});
   CHECK_FALSE(fs::exists(scratch / "lost"));
 }
 
 TEST_CASE("pinning: a rank that mpirun binds to fewer cores than wanted says so, with a line for mpirun") {
   const TemporaryFolder scratch;
   const Args command = tiny_ditrain(scratch / "run", 1, sets({"parallel.threads=2"}));
-  const Result result = run(mpirun(2, command, {"--bind-to", "core"}));
-  REQUIRE_EXIT(result, 0);
+  const Result result = require_ok(mpirun(2, command, {"--bind-to", "core"}));
   INFO(result.text());
   if (std::thread::hardware_concurrency() < 2) SKIP("one core is all there is");
   CHECK_THAT(result.err, Contains("the affinity mask gives this rank 1 core(s) where 2 are wanted"));
@@ -312,9 +295,7 @@ TEST_CASE("strict: a fallback is an error") {
   const Args command = tiny_ditrain(scratch / "run", 2, sets({"parallel.threads=" + too_many}));
   REQUIRE_EXIT(run(command), 0);
   fs::remove_all(scratch / "run");
-  const Result strict = run(command + Args{"--strict"});
-  REQUIRE_EXIT(strict, 2);
-  CHECK_THAT(strict.err, Contains("[strict]") && Contains("not pinned"));
+  require_error(command + Args{"--strict"}, {"[strict]", "not pinned"});
 }
 
 TEST_CASE("strict: memory that the system does not place where it should is a fallback") {

@@ -11,8 +11,7 @@ using namespace ditrain::e2e;
 using Catch::Contains;
 
 TEST_CASE("ditbench: help names every bench and flag") {
-  const Result help = run(program("ditbench", {"--help"}));
-  REQUIRE_EXIT(help, 0);
+  const Result help = require_ok(program("ditbench", {"--help"}));
   for (const char* text :
        {"  gemm  ",         "  ops  ",         "  step  ",     "  ladder  ",     "  tune  ",
         "  comm  ",         "  data  ",        "  sample  ",   "  strategies  ", "  quality  ",
@@ -25,9 +24,7 @@ TEST_CASE("ditbench: help names every bench and flag") {
 
 TEST_CASE("ditbench: what it cannot measure is refused with exit code 2") {
   const auto refused = [](const Args& args, const std::string& text) {
-    const Result result = run(program("ditbench", args));
-    REQUIRE_EXIT(result, 2);
-    CHECK_THAT(result.err, Contains("ditbench: error: ") && Contains(text));
+    require_error(program("ditbench", args), {"ditbench: error: ", text});
   };
   refused({}, "one of gemm, ops, step, clusters, ladder");
   refused({"stpe"}, "try step");
@@ -84,10 +81,9 @@ TEST_CASE("ditbench: sums over ranks, once in the table and once in JSON") {
   const std::string json = scratch / "rows.json";
   const Args command =
       program("ditbench", {"comm", "--kib", "16,1024", "--threads", "1", "--repeats", "2", "--json", json});
-  const Result result = run(mpirun(2, command));
-  REQUIRE_EXIT(result, 0);
+  const Result result = require_ok(mpirun(2, command));
   CHECK_THAT(result.out, Contains("in the memory of the node") && Contains("/ mpi_blocking"));
-  const auto rows = nlohmann::json::parse(read_file(json)).at("rows");
+  const auto rows = read_json(json).at("rows");
   REQUIRE(rows.size() == 4);
   CHECK(rows.at(2).at("name") == "allreduce 1 MiB hierarchical");
   CHECK(rows.at(3).at("algorithm") == "flat");
@@ -107,12 +103,12 @@ TEST_CASE("ditbench: steps with sums over ranks beside steps without, over a sim
   Args settings = sets({"model.hidden_size=32", "model.depth=2", "model.num_heads=2", "model.patch_size=8",
                         "dist.bucket_mib=0.05", "dist.verify_every=50"});
   if (link) settings = settings + sets({"dist.simulate_link={gbit_s: 1, latency_us: 20000, hosts: 2}"});
-  const Result result = run(mpirun(2, program("ditbench", Args{"comm", "--model", "custom", "--batch", "2", "--threads",
-                                                               "1", "--repeats", "3", "--json", json} +
-                                                              settings)));
-  REQUIRE_EXIT(result, 0);
+  const Result result =
+      require_ok(mpirun(2, program("ditbench", Args{"comm", "--model", "custom", "--batch", "2", "--threads", "1",
+                                                    "--repeats", "3", "--json", json} +
+                                                   settings)));
   std::map<std::string, nlohmann::json> rows;
-  const auto report = nlohmann::json::parse(read_file(json));
+  const auto report = read_json(json);
   for (const auto& row : report.at("rows")) rows[row.at("way")] = row;
   REQUIRE(rows.size() == (link ? 5 : 6));
   CHECK(rows.contains("no engine") == !link);
@@ -138,12 +134,11 @@ TEST_CASE("ditbench: rows go to the table and to JSON") {
   const TemporaryFolder scratch;
   const std::string json = scratch / "rows.json";
   const Args tiny = sets({"model.hidden_size=32", "model.depth=1", "model.num_heads=2", "model.patch_size=8"});
-  const Result result = run(program(
+  const Result result = require_ok(program(
       "ditbench",
       Args{"step", "--model", "custom", "--batch", "1,2", "--threads", "1", "--repeats", "2", "--json", json} + tiny));
-  REQUIRE_EXIT(result, 0);
   CHECK_THAT(result.out, Contains("gemm: ") && Contains("step custom") && Contains("products: own, fused"));
-  const auto j = nlohmann::json::parse(read_file(json));
+  const auto j = read_json(json);
   CHECK(j.at("threads") == 1);
   CHECK(j.at("peak").at("f32_gflops").get<double>() > 0);
   REQUIRE(j.at("rows").size() == 2);
@@ -165,9 +160,8 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
   const Args tiny = sets({"model.hidden_size=32", "model.depth=1", "model.num_heads=2", "optimizer.warmup_steps=0",
                           "data.num_images=200"});
   const Args recipes = {"--recipe", scratch / "decay.yaml", "--recipe", scratch / "unguided.yaml"};
-  const Result result = run(program("ditbench", base + tiny + recipes));
-  REQUIRE_EXIT(result, 0);
-  const auto rows = [&] { return nlohmann::json::parse(read_file(json)).at("rows"); };
+  const Result result = require_ok(program("ditbench", base + tiny + recipes));
+  const auto rows = [&] { return read_json(json).at("rows"); };
   // Real images; three recipes at two marks; two of them guided; two comparisons, of which one also guided.
   REQUIRE(rows().size() == 1 + 3 * 2 + 2 * 2 + 3);
   CHECK(rows().at(0).at("name") == "real images");
@@ -198,9 +192,7 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
   CHECK(read_file(out + "/results.jsonl") == results);
 
   const auto refused = [&](const Args& bench, const Args& more, const std::string& text) {
-    const Result other = run(program("ditbench", bench + tiny + more));
-    REQUIRE_EXIT(other, 2);
-    CHECK_THAT(other.err, Contains(text));
+    require_error(program("ditbench", bench + tiny + more), {text});
   };
   refused(quality(out, "1,3"), recipes, "holds another comparison");
   REQUIRE_EXIT(run(program("ditbench", quality(out, "1") + tiny + recipes)), 0);  // fewer marks of the same comparison
@@ -238,8 +230,7 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
   auto setup = nlohmann::ordered_json::parse(read_file(out + "/quality.json"));
   setup["cpu_seconds_per_step"]["wild"] = setup["cpu_seconds_per_step"]["quickstart"];  // as if it did so later
   write_file(out + "/quality.json", setup.dump());
-  const Result with_wild = run(program("ditbench", base + tiny + recipes + wild));
-  REQUIRE_EXIT(with_wild, 0);
+  const Result with_wild = require_ok(program("ditbench", base + tiny + recipes + wild));
   CHECK_THAT(with_wild.out, Contains("wild with seed 0 diverged before"));
   write_file(scratch / "routed.yaml", "sample: {guide: routed}\n");
   refused(quality(scratch / "x", "1,2"), {"--recipe", scratch / "routed.yaml"}, "sample.guide: routed guides away");
@@ -302,10 +293,9 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
   auto changed = setup;
   changed.erase("labels"), changed.erase("data");
   write_file(out + "/quality.json", changed.dump());
-  const Result balanced = run(program("ditbench", base + tiny));
-  REQUIRE_EXIT(balanced, 0);
+  const Result balanced = require_ok(program("ditbench", base + tiny));
   CHECK_THAT(balanced.out, Contains("with classes in turn"));
-  CHECK(nlohmann::json::parse(read_file(out + "/quality.json")).at("data") == setup.at("data"));
+  CHECK(read_json(out + "/quality.json").at("data") == setup.at("data"));
   changed = setup, changed["data"]["training"] = 1;
   write_file(out + "/quality.json", changed.dump());
   refused(base, {}, "holds runs on other data");
@@ -316,10 +306,7 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
   changed["cpu_seconds_per_step"]["quickstart"] = 1000.0;
   write_file(scratch / "hurried/quality.json", changed.dump());
   REQUIRE_EXIT(run(program("ditbench", quality(scratch / "hurried", "1,2") + tiny)), 0);
-  CHECK(nlohmann::json::parse(read_file(scratch / "hurried/quality.json"))
-            .at("cpu_seconds_per_step")
-            .at("quickstart")
-            .get<double>() < 1000);
+  CHECK(read_json(scratch / "hurried/quality.json").at("cpu_seconds_per_step").at("quickstart").get<double>() < 1000);
   fs::remove(scratch / "hurried/results.jsonl");
   changed = nlohmann::ordered_json::parse(read_file(scratch / "hurried/quality.json"));
   changed["quick"] = false;
@@ -341,10 +328,9 @@ TEST_CASE("ditbench: strategies in real runs, with memory and without") {
                        tiny;
   const RunOptions in_scratch{.environment = {"TMPDIR=" + scratch / "tmp"}};
   fs::create_directory(scratch / "tmp");
-  const auto rows = [&] { return nlohmann::json::parse(read_file(json)).at("rows"); };
+  const auto rows = [&] { return read_json(json).at("rows"); };
 
-  const Result result = run(command, in_scratch);
-  REQUIRE_EXIT(result, 0);
+  const Result result = require_ok(command, in_scratch);
   CHECK_THAT(result.out, Contains("cftp / dp: ") && Contains("cftp / dp_tp: ") && Contains("x the memory"));
   REQUIRE(rows().size() == 3);
   for (size_t i = 0; i < 3; ++i) {
@@ -366,8 +352,7 @@ TEST_CASE("ditbench: strategies in real runs, with memory and without") {
   CHECK(rows().at(0).at("result") == "ok");
   CHECK(rows().at(1).at("result") == "out of memory");
 
-  const Result too_small = run(command + Args{"--memory-gib", "0.05"}, in_scratch);
-  REQUIRE_EXIT(too_small, 0);
+  const Result too_small = require_ok(command + Args{"--memory-gib", "0.05"}, in_scratch);
   CHECK_THAT(too_small.out, Contains("memory limit: ") && Contains("cftp / dp: cftp is out of memory"));
   for (const auto& row : rows()) {
     CHECK(row.at("result") == "out of memory");

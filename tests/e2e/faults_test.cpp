@@ -9,7 +9,6 @@
 #include <functional>
 #include <sstream>
 
-#include "ditrain/files/checkpoint_folder.hpp"
 #include "ditrain/weights/safetensors.hpp"
 #include "inputs.hpp"
 #include "run.hpp"
@@ -19,10 +18,6 @@ using namespace ditrain::e2e;
 using Catch::Contains;
 
 namespace {
-
-std::vector<int64_t> checkpoints(const std::string& out) {
-  return ditrain::files::list_checkpoints(out + "/checkpoints");
-}
 
 // Flips the lowest bit of the first byte wherever the process holds these bytes in memory that it may write; returns
 // how often. A cosmic ray, as it were.
@@ -77,14 +72,6 @@ Result kill_rank_1(Process& process, const std::string& out, const std::function
   return result;
 }
 
-void require_refused(const Result& result, const std::string& out, const std::vector<std::string>& texts) {
-  REQUIRE_EXIT(result, 2);
-  INFO(result.text());
-  for (const std::string& text : texts) CHECK_THAT(result.err, Contains(text));
-  CHECK(result.err.find("error: ") == result.err.rfind("error: "));  // said once
-  CHECK_FALSE(fs::exists(out));
-}
-
 }  // namespace
 
 TEST_CASE("replicas: comparing them changes nothing, and takes a phase of its own") {
@@ -92,6 +79,7 @@ TEST_CASE("replicas: comparing them changes nothing, and takes a phase of its ow
   REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(scratch / "plain", 6))), 0);
   REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(scratch / "compared", 6, sets({"dist.verify_every=2"})))), 0);
   CHECK(different_files(checkpoint_of(scratch / "plain", 6), checkpoint_of(scratch / "compared", 6)).empty());
+  REQUIRE(steps_are_complete(read_metrics(scratch / "compared"), 6));
   for (const auto& line : read_metrics(scratch / "compared"))
     CHECK((line.at("seconds").at("verify").get<double>() > 0) == (line.at("step").get<int64_t>() % 2 == 0));
 }
@@ -192,10 +180,8 @@ TEST_CASE("a run folder is locked until the last rank that writes has ended") {
   const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   const OrphanedRank orphan = orphan_of_training(out);
-  const Result second = run(tiny_ditrain(out, 4));
-  REQUIRE_EXIT(second, 2);
-  CHECK_THAT(second.err, Contains(out + " is used by a run that is alive: host ") &&
-                             Contains("its rank 0 has ended, but not process " + std::to_string(orphan.rank_1)));
+  require_error(tiny_ditrain(out, 4), {out + " is used by a run that is alive: host ",
+                                       "its rank 0 has ended, but not process " + std::to_string(orphan.rank_1)});
   Process third(tiny_ditrain(out, 4, {"--resume", "auto"}));
   REQUIRE(wait_until([&] { return has_open(third.pid(), out + "/.lock"); }));
   REQUIRE(kill(orphan.rank_1, SIGKILL) == 0);
@@ -217,9 +203,8 @@ TEST_CASE("a rank that outlives its rank 0 never writes into a checkpoint of the
   REQUIRE(wait_until([&] { return has_ended(orphan.rank_1); }));
   next.send(SIGCONT);
   REQUIRE_EXIT(next.wait(), 0);
-  const Result verified = run(program("ditverify", {"--checkpoint", checkpoint_of(out, 2)}));
-  REQUIRE_EXIT(verified, 0);
-  CHECK(ditrain::files::list_checkpoints(out + "/checkpoints") == std::vector<int64_t>{2});
+  require_ok(program("ditverify", {"--checkpoint", checkpoint_of(out, 2)}));
+  CHECK(checkpoints(out) == std::vector<int64_t>{2});
 }
 
 TEST_CASE(
@@ -233,10 +218,8 @@ TEST_CASE(
                                "--shard", "3", "--scale-factor", "0.5", "--out", folder});
   };
   const OrphanedRank orphan(encode(out), out, "/.latents_");
-  const Result refused = run(encode(out));
-  REQUIRE_EXIT(refused, 2);
-  CHECK_THAT(refused.err, Contains("[" + out + "] another process writes to this folder; got host ") &&
-                              Contains("its rank 0 has ended, but not process " + std::to_string(orphan.rank_1)));
+  require_error(encode(out), {"[" + out + "] another process writes to this folder; got host ",
+                              "its rank 0 has ended, but not process " + std::to_string(orphan.rank_1)});
 
   // Where a file system does not keep locks; here somebody has removed the file.
   REQUIRE(fs::remove(out + "/.lock"));
@@ -306,8 +289,7 @@ TEST_CASE(
   require_refused(run(elsewhere), out,
                   {"the config of the checkpoint of rank 0", "hidden_size: 48", "expected   hidden_size: 32"});
 
-  const Result other_threads = run(two_programs(rank(plain), rank(plain + Args{"--threads", "1"})));
-  REQUIRE_EXIT(other_threads, 0);
+  require_ok(two_programs(rank(plain), rank(plain + Args{"--threads", "1"})));
 }
 
 TEST_CASE("Slurm: tasks without ranks are refused, a forgotten launcher is noticed") {
@@ -316,7 +298,6 @@ TEST_CASE("Slurm: tasks without ranks are refused, a forgotten launcher is notic
   REQUIRE_EXIT(lost, 2);
   CHECK_THAT(lost.err, Contains("each would train alone") && Contains("srun --mpi=pmix"));
   CHECK_FALSE(fs::exists(scratch / "lost"));
-  const Result alone = run(tiny_ditrain(scratch / "alone", 1), {.environment = {"SLURM_NTASKS=4"}});
-  REQUIRE_EXIT(alone, 0);
+  const Result alone = require_ok(tiny_ditrain(scratch / "alone", 1), {.environment = {"SLURM_NTASKS=4"}});
   CHECK_THAT(alone.err, Contains("one rank, but the Slurm allocation is for 4 tasks"));
 }

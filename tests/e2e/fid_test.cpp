@@ -35,23 +35,20 @@ void write_npy(const std::string& path, const std::string& type, const std::stri
 TEST_CASE("ditimport: lists the tensors of files of PyTorch and of safetensors, and refuses programs by their name") {
   const TemporaryFolder scratch;
   const std::string json = scratch / "list.json";
-  const Result listed = run(program("ditimport", {"--from", golden("pt_files/train.pt"), "--list", "--json", json}));
-  REQUIRE_EXIT(listed, 0);
+  const Result listed =
+      require_ok(program("ditimport", {"--from", golden("pt_files/train.pt"), "--list", "--json", json}));
   CHECK_THAT(listed.out,
              Contains("[16, 3, 2, 2]") && Contains("\"model/x_embedder.proj.weight\"") && Contains("107 tensors in "));
-  const auto tensors = nlohmann::json::parse(read_file(json)).at("tensors");
-  const auto expected = nlohmann::json::parse(read_file(golden("pt_files/expected.json")));
+  const auto tensors = read_json(json).at("tensors");
+  const auto expected = read_json(golden("pt_files/expected.json"));
   CHECK(tensors == expected.at("files").at("train.pt").at("tensors"));
   REQUIRE_EXIT(run(program("ditimport", {"--list", golden("pos_embed.safetensors")})), 0);
 
-  const Result refused =
-      run(program("ditimport", {"--list", golden("pt_files/hostile/os_system.pt"), "--json", scratch / "no.json"}));
-  REQUIRE_EXIT(refused, 2);
-  CHECK_THAT(refused.err, Contains("ditimport: error: [") && Contains("the global 'os.system', which is not data"));
+  require_error(
+      program("ditimport", {"--list", golden("pt_files/hostile/os_system.pt"), "--json", scratch / "no.json"}),
+      {"ditimport: error: [", "the global 'os.system', which is not data"});
   CHECK(!fs::exists(scratch / "no.json"));
-  const Result usage = run(program("ditimport", {"--from", golden("pos_embed.safetensors")}));
-  REQUIRE_EXIT(usage, 2);
-  CHECK_THAT(usage.err, Contains("--out is needed"));
+  require_error(program("ditimport", {"--from", golden("pos_embed.safetensors")}), {"--out is needed"});
 }
 
 TEST_CASE("ditfid: measures pixels, says by which protocol, and refuses what would be no honest number") {
@@ -59,30 +56,23 @@ TEST_CASE("ditfid: measures pixels, says by which protocol, and refuses what wou
   write_images(scratch / "a.npz", 200, 1);
   write_images(scratch / "b.npz", 200, 2);
   const Args sides = {"--real", scratch / "a.npz", "--generated", scratch / "b.npz"};
-  const Result measured = run(program("ditfid", sides + Args{"--features", "pixels", "--metrics", "fid,kid,pr",
-                                                             "--json", scratch / "fid.json", "--threads", "2"}));
-  REQUIRE_EXIT(measured, 0);
+  const Result measured = require_ok(program("ditfid", sides + Args{"--features", "pixels", "--metrics", "fid,kid,pr",
+                                                                    "--json", scratch / "fid.json", "--threads", "2"}));
   CHECK_THAT(measured.out, Contains("fid/pixels") && Contains("not comparable with published FIDs"));
-  const auto json = nlohmann::json::parse(read_file(scratch / "fid.json"));
+  const auto json = read_json(scratch / "fid.json");
   CHECK(json.at("fid") > 0);
   CHECK(json.at("sfid").is_null());
   CHECK(json.at("precision") > 0);
   CHECK_THAT(std::string(json.at("protocol")), Contains("features pixels (48 values of 4x4x3 pixels"));
 
-  const Result inception = run(program("ditfid", sides + Args{"--features", "inception"}));
-  REQUIRE_EXIT(inception, 2);
-  CHECK_THAT(inception.err, Contains("ditfid: error: [features] features of the Inception network need its weights"));
+  require_error(program("ditfid", sides + Args{"--features", "inception"}),
+                {"ditfid: error: [features] features of the Inception network need its weights"});
   write_images(scratch / "few.npz", 20, 3);
   const Args few = {"--real", scratch / "a.npz", "--generated", scratch / "few.npz", "--features", "pixels"};
-  const Result small = run(program("ditfid", few));
-  REQUIRE_EXIT(small, 2);
-  CHECK_THAT(small.err, Contains("too few generated images for 48 dimensions") && Contains("--allow-small"));
-  const Result allowed = run(program("ditfid", few + Args{"--allow-small"}));
-  REQUIRE_EXIT(allowed, 0);
+  require_error(program("ditfid", few), {"too few generated images for 48 dimensions", "--allow-small"});
+  const Result allowed = require_ok(program("ditfid", few + Args{"--allow-small"}));
   CHECK_THAT(allowed.err, Contains("20 generated images for 48 dimensions"));
-  const Result metric = run(program("ditfid", sides + Args{"--features", "pixels", "--metrics", "fid,kdi"}));
-  REQUIRE_EXIT(metric, 2);
-  CHECK_THAT(metric.err, Contains("'kdi'") && Contains("try kid"));
+  require_error(program("ditfid", sides + Args{"--features", "pixels", "--metrics", "fid,kdi"}), {"'kdi'", "try kid"});
 }
 
 TEST_CASE("ditfid: --features auto measures pixels and says so, but not in place of what needs the network") {
@@ -90,30 +80,24 @@ TEST_CASE("ditfid: --features auto measures pixels and says so, but not in place
   write_images(scratch / "a.npz", 200, 1);
   write_images(scratch / "b.npz", 200, 2);
   const Args sides = {"--real", scratch / "a.npz", "--generated", scratch / "b.npz"};
-  const Result pixels = run(program("ditfid", sides + Args{"--save-statistics", scratch / "statistics.npz"}));
-  REQUIRE_EXIT(pixels, 0);
+  const Result pixels = require_ok(program("ditfid", sides + Args{"--save-statistics", scratch / "statistics.npz"}));
   CHECK_THAT(pixels.out, Contains("features: pixels, because no --weights are given") && Contains("fid/pixels") &&
                              Contains("not comparable with published FIDs"));
   const std::vector<Args> of_the_network = {
       {"--preset", "adm"}, {"--precision", "bf16"}, {"--metrics", "fid,is"}, {"--metrics", "sfid"}};
   for (const Args& more : of_the_network) {
-    const Result refused = run(program("ditfid", sides + more));
-    REQUIRE_EXIT(refused, 2);
-    CHECK_THAT(refused.err, Contains("features of the Inception network need its weights"));
+    require_error(program("ditfid", sides + more), {"features of the Inception network need its weights"});
   }
-  const Result own = run(program("ditfid", {"--real", scratch / "statistics.npz", "--generated", scratch / "b.npz"}));
-  REQUIRE_EXIT(own, 0);
+  const Result own =
+      require_ok(program("ditfid", {"--real", scratch / "statistics.npz", "--generated", scratch / "b.npz"}));
   CHECK_THAT(own.out, Contains("features: pixels") && Contains("fid/pixels"));
   // Those of another tool do not say what they are of.
   const double mu[2] = {0, 0}, sigma[4] = {1, 0, 0, 1};
   ditrain::weights::write_npz_f64(scratch / "published.npz", {{"mu", {2}, mu}, {"sigma", {2, 2}, sigma}});
-  const Result published =
-      run(program("ditfid", {"--real", scratch / "published.npz", "--generated", scratch / "b.npz"}));
-  REQUIRE_EXIT(published, 2);
-  CHECK_THAT(published.err, Contains("features of the Inception network need its weights"));
-  const Result word = run(program("ditfid", sides + Args{"--features", "pixel"}));
-  REQUIRE_EXIT(word, 2);
-  CHECK_THAT(word.err, Contains("--features") && Contains("inception, pixels or auto; try pixels"));
+  require_error(program("ditfid", {"--real", scratch / "published.npz", "--generated", scratch / "b.npz"}),
+                {"features of the Inception network need its weights"});
+  require_error(program("ditfid", sides + Args{"--features", "pixel"}),
+                {"--features", "inception, pixels or auto; try pixels"});
 }
 
 TEST_CASE("ditfid: bad files are exit 2 with a message that names them") {
@@ -147,15 +131,12 @@ TEST_CASE("ditfid: bad files are exit 2 with a message that names them") {
       {good, scratch / "nowhere", "nowhere] there is no such folder or file"}};
   for (const auto& [real, generated, message] : cases) {
     CAPTURE(message);
-    const Result refused = run(program("ditfid", {"--real", real, "--generated", generated, "--features", "pixels",
-                                                  "--allow-small", "--threads", "1"}));
-    REQUIRE_EXIT(refused, 2);
-    CHECK_THAT(refused.err, Contains("ditfid: error: [") && Contains(message));
+    require_error(program("ditfid", {"--real", real, "--generated", generated, "--features", "pixels", "--allow-small",
+                                     "--threads", "1"}),
+                  {"ditfid: error: [", message});
   }
-  const Result precision =
-      run(program("ditfid", {"--real", good, "--generated", good, "--features", "pixels", "--precision", "bf16"}));
-  REQUIRE_EXIT(precision, 2);
-  CHECK_THAT(precision.err, Contains("--precision are of inception features"));
+  require_error(program("ditfid", {"--real", good, "--generated", good, "--features", "pixels", "--precision", "bf16"}),
+                {"--precision are of inception features"});
 }
 
 TEST_CASE("ditfid: memory for the images that a small file claims is refused before it is taken") {
@@ -197,8 +178,7 @@ TEST_CASE("ditfid: ranks share the images of the network, and any number of them
                               scratch / "weights.safetensors", "--metrics", "kid,is,pr", "--threads", "1", "--json",
                               scratch / json});
   };
-  const Result alone = run(measure("one.json"));
-  REQUIRE_EXIT(alone, 0);
+  const Result alone = require_ok(measure("one.json"));
   CHECK_THAT(alone.out, Contains("kid ") && Contains("precision ") && Contains("5 images in the folder"));
   REQUIRE_EXIT(run(mpirun(2, measure("two.json"))), 0);
   CHECK(same_file(scratch / "two.json", scratch / "one.json"));
@@ -210,8 +190,7 @@ TEST_CASE("eval.fid_every_steps: the same distances on any number of ranks, and 
       sets({"eval.fid_every_steps=2", "eval.fid_samples=12", "sample.steps=2", "data.num_images=40",
             "checkpoint.keep_last=1", "model.input_size=8", "dist.reproducible=true", "train.micro_batch=4"});
   const std::string one = scratch / "one", two = scratch / "two";
-  const Result alone = run(tiny_ditrain(one, 6, fid));
-  REQUIRE_EXIT(alone, 0);
+  const Result alone = require_ok(tiny_ditrain(one, 6, fid));
   const auto metrics = read_metrics(one);
   REQUIRE(metrics.size() == 6);
   double best = 1e30;
@@ -237,20 +216,16 @@ TEST_CASE("eval.fid_every_steps: the same distances on any number of ranks, and 
   CHECK(fs::read_symlink(link).string() ==
         fs::path(checkpoint_of(one, last < best ? 8 : best_step)).filename().string());
 
-  const Result other = run(tiny_ditrain(one, 10, fid + sets({"eval.fid_samples=10"}) + Args{"--resume", "auto"}));
-  REQUIRE_EXIT(other, 0);
+  const Result other =
+      require_ok(tiny_ditrain(one, 10, fid + sets({"eval.fid_samples=10"}) + Args{"--resume", "auto"}));
   CHECK_THAT(other.out, Contains("the best checkpoint is chosen anew"));  // distances of other samples
   CHECK(fs::read_symlink(link).string() == fs::path(checkpoint_of(one, 10)).filename().string());
 
-  const Result no_weights = run(tiny_ditrain(scratch / "no", 2, fid + sets({"eval.features=inception"})));
-  REQUIRE_EXIT(no_weights, 2);
-  CHECK_THAT(no_weights.err, Contains("--set eval.weights=FILE"));
+  require_error(tiny_ditrain(scratch / "no", 2, fid + sets({"eval.features=inception"})), {"--set eval.weights=FILE"});
   const std::string small = scratch / "small.npz";
   write_images(small, 20, 1);
   const Args reference = {"--set", "eval.reference=" + small};
-  const Result other_size = run(tiny_ditrain(scratch / "other", 2, fid + reference));
-  CHECK(other_size.exit_code == 2);
-  CHECK_THAT(other_size.err, Contains("features of other dimensions"));
+  require_error(tiny_ditrain(scratch / "other", 2, fid + reference), {"features of other dimensions"});
   const std::string lines = scratch / "other" + "/metrics.jsonl";
   CHECK((!fs::exists(lines) || fs::file_size(lines) == 0));  // refused before the first step
 }

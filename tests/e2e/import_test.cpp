@@ -20,42 +20,37 @@ Args import(const std::string& from, const std::string& out, const Args& more = 
 
 TEST_CASE("ditimport: a folder of diffusers becomes a checkpoint that samples, exports and passes ditverify") {
   const TemporaryFolder scratch;
-  const Result made = run(import(golden("diffusers_dit"), scratch / "dit"));
-  REQUIRE_EXIT(made, 0);
+  const Result made = require_ok(import(golden("diffusers_dit"), scratch / "dit"));
   CHECK_THAT(made.out, Contains("by 127, where the reference and ditrain divide by 128") &&
                            Contains("4 heads, patch 2, input 4 x 8 x 8, 10 classes") &&
                            Contains("guidance acts on the first three channels, as in the reference"));
   REQUIRE_EXIT(run(program("ditverify", {"--checkpoint", scratch / "dit"})), 0);
   // Guidance of reference weights acts on three channels, unless the user wants all.
   const auto draw = [&](const std::string& out, const Args& more) {
-    const Result drawn = run(program("ditsample", Args{"--checkpoint", scratch / "dit", "--labels", "0,1", "--num", "2",
-                                                       "--steps", "2", "--cfg-scale", "4", "--out", scratch / out} +
-                                                      more));
-    REQUIRE_EXIT(drawn, 0);
+    const Result drawn =
+        require_ok(program("ditsample", Args{"--checkpoint", scratch / "dit", "--labels", "0,1", "--num", "2",
+                                             "--steps", "2", "--cfg-scale", "4", "--out", scratch / out} +
+                                            more));
     return drawn.out;
   };
   CHECK_THAT(draw("samples", {}), Contains("guidance acts on the first 3 of 4 channels"));
   CHECK_THAT(draw("all", {"--cfg-channels", "all"}), Contains("guidance 4 on all channels"));
   const auto guided = [&](const std::string& out) {
-    return nlohmann::json::parse(read_file(scratch / out + "/samples.json")).at("guided_channels");
+    return read_json(scratch / out + "/samples.json").at("guided_channels");
   };
   CHECK((guided("samples") == 3 && guided("all") == "all"));
   CHECK(read_file(scratch / "samples/samples.safetensors") != read_file(scratch / "all/samples.safetensors"));
-  const Result free = run(import(golden("diffusers_dit"), scratch / "free", {"--set", "sample.cfg_channels=all"}));
-  REQUIRE_EXIT(free, 0);
+  const Result free =
+      require_ok(import(golden("diffusers_dit"), scratch / "free", {"--set", "sample.cfg_channels=all"}));
   CHECK_THAT(free.out, !Contains("guidance acts on"));
   CHECK_THAT(read_file(scratch / "free/state.json"), Contains("cfg_channels: all"));
-  const Result exported = run(
+  const Result exported = require_ok(
       program("ditexport", {"--checkpoint", scratch / "dit", "--format", "diffusers", "--out", scratch / "diffusers"}));
-  REQUIRE_EXIT(exported, 0);
   CHECK_THAT(exported.out, Contains("by 127, where the reference and ditrain divide by 128"));
 
-  const Result again = run(import(golden("diffusers_dit"), scratch / "dit"));
-  CHECK(again.exit_code == 2);
-  CHECK_THAT(again.err, Contains("ditimport: error: [import]") && Contains("exists already"));
-  const Result usage = run(program("ditimport", {"--list", golden("pos_embed.safetensors"), "--out", scratch / "x"}));
-  CHECK(usage.exit_code == 2);
-  CHECK_THAT(usage.err, Contains("--out has no meaning with --list"));
+  require_error(import(golden("diffusers_dit"), scratch / "dit"), {"ditimport: error: [import]", "exists already"});
+  require_error(program("ditimport", {"--list", golden("pos_embed.safetensors"), "--out", scratch / "x"}),
+                {"--out has no meaning with --list"});
 }
 
 TEST_CASE("train.init_from: a run that guides all channels of reference weights says so") {
@@ -92,8 +87,7 @@ TEST_CASE("train.init_from: published weights are adapted to the run, on ranks a
                             more);
   };
   const std::string file = golden("pt_files/train.pt");
-  const Result one = run(tuned(file, "one"));
-  REQUIRE_EXIT(one, 0);
+  const Result one = require_ok(tuned(file, "one"));
   CHECK_THAT(one.out,
              Contains("weights: 5 classes in the file, 8 here: a new label table, with the file's row of dropped") &&
                  Contains("weights: input of 4 x 4 in the file, 8 x 8 here: a new position table") &&
@@ -108,10 +102,8 @@ TEST_CASE("train.init_from: published weights are adapted to the run, on ranks a
   CHECK(same_file(checkpoint_of(scratch / "one", 1) + "/model.safetensors",
                   checkpoint_of(scratch / "three", 1) + "/model.safetensors"));
 
-  const Result other = run(tuned(file, "four", sets({"model.patch_size=4"})));
-  REQUIRE_EXIT(other, 2);
-  CHECK_THAT(other.err, Contains("of another network: model.patch_size; got 2, expected 4"));
-  const Result vae = run(tuned(golden("vae_names/vae_names_new.safetensors"), "five"));
-  REQUIRE_EXIT(vae, 2);
-  CHECK_THAT(vae.err, Contains("not the weights of a DiT; this looks like an autoencoder (VAE)"));
+  require_error(tuned(file, "four", sets({"model.patch_size=4"})),
+                {"of another network: model.patch_size; got 2, expected 4"});
+  require_error(tuned(golden("vae_names/vae_names_new.safetensors"), "five"),
+                {"not the weights of a DiT; this looks like an autoencoder (VAE)"});
 }

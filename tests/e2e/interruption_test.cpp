@@ -4,7 +4,6 @@
 #include <random>
 #include <sstream>
 
-#include "ditrain/files/checkpoint_folder.hpp"
 #include "ditrain/weights/safetensors.hpp"
 #include "run.hpp"
 
@@ -18,10 +17,6 @@ bool has_steps(const std::string& out, int64_t steps) {
   return !metrics.empty() && metrics.back().at("step") >= steps;
 }
 
-std::vector<int64_t> checkpoints(const std::string& out) {
-  return ditrain::files::list_checkpoints(out + "/checkpoints");
-}
-
 int64_t last_step(const std::string& out) {
   const auto metrics = read_metrics(out);
   return metrics.empty() ? 0 : metrics.back().at("step").get<int64_t>();
@@ -33,7 +28,7 @@ void require_goes_on(const std::string& out, int ranks) {
   const int64_t step = checkpoints(out).back();
   REQUIRE(step == last_step(out));
   const Args command = tiny_ditrain(out, step + 2, {"--resume", "auto"});
-  REQUIRE_EXIT(run(ranks == 1 ? command : mpirun(ranks, command)), 0);
+  REQUIRE_EXIT(run(on_ranks(ranks, command)), 0);
   REQUIRE(steps_are_complete(read_metrics(out), step + 2));
 }
 
@@ -105,7 +100,7 @@ void require_intact_checkpoints(const std::string& out) {
     CAPTURE(step);
     for (const char* name : {"/model", "/ema", "/optimizer"})
       REQUIRE_NOTHROW(ditrain::weights::SafetensorsFile(checkpoint_of(out, step) + name + ".safetensors"));
-    REQUIRE(nlohmann::json::parse(read_file(checkpoint_of(out, step) + "/state.json")).at("step") == step);
+    REQUIRE(read_json(checkpoint_of(out, step) + "/state.json").at("step") == step);
   }
 }
 
@@ -117,7 +112,7 @@ TEST_CASE("signals: USR1 writes a checkpoint and goes on, USR2 writes one and st
   const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   const Args command = tiny_ditrain(out, kForEver);
-  Process process(ranks == 1 ? command : mpirun(ranks, command));
+  Process process(on_ranks(ranks, command));
   REQUIRE(wait_until([&] { return has_steps(out, 3); }));
   REQUIRE(checkpoints(out).empty());
   process.send(SIGUSR1);
@@ -193,7 +188,7 @@ TEST_CASE("time limit: --maxh stops with a checkpoint and 75") {
   const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   const Args command = tiny_ditrain(out, kForEver, {"--maxh", "0.0005"});  // 1.8 s
-  const Result result = run(ranks == 1 ? command : mpirun(ranks, command));
+  const Result result = run(on_ranks(ranks, command));
   REQUIRE_EXIT(result, 75);
   REQUIRE(result.seconds > 1);
   require_goes_on(out, ranks);

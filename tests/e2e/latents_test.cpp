@@ -26,31 +26,21 @@ Args ditdata(const std::string& images, const std::string& out, const Args& more
                                 more);
 }
 
-// What readers of the folder see: no lock, and nothing of a file that was being written when the program was killed.
-std::vector<std::pair<std::string, std::string>> shards(const std::string& folder) {
-  auto files = folder_content(folder);
-  for (auto& [name, content] : files) name = fs::path(name).filename().string();
-  std::erase_if(files, [](const auto& file) { return file.first.starts_with(".") || file.first.ends_with(".lock"); });
-  return files;
-}
-
 }  // namespace
 
 TEST_CASE("ditdata: latents of a folder of images are what ditrain trains on") {
   const TemporaryFolder scratch;
   const std::string images = scratch / "images";
   write_image_folder(images, 2, 5);
-  const Result made = run(ditdata(images, scratch / "latents", {"--flip"}));
-  REQUIRE_EXIT(made, 0);
+  const Result made = require_ok(ditdata(images, scratch / "latents", {"--flip"}));
   CHECK_THAT(made.out, Contains("10 of 10 images") && Contains("images/s") && Contains("data.kind=latents data.path="));
-  CHECK(shards(scratch / "latents").size() == 5);  // four shards, stats.json
+  CHECK(data_files(scratch / "latents").size() == 5);  // four shards, stats.json
 
   Args settings = latents_settings(scratch / "latents");
   settings.insert(settings.end(), {"model.num_classes=2", "train.global_batch=5"});
-  const Result trained = run(tiny_ditrain(scratch / "run", 3, sets(settings)));
-  REQUIRE_EXIT(trained, 0);
+  const Result trained = require_ok(tiny_ditrain(scratch / "run", 3, sets(settings)));
   CHECK(steps_are_complete(read_metrics(scratch / "run"), 3));
-  CHECK_THAT(trained.out, Contains("no flipped copies, times 0.5") || Contains(", flipped copies, times 0.5"));
+  CHECK_THAT(trained.out, Contains(", flipped copies, times 0.5"));
   CHECK_THAT(trained.out, Contains("settled: data.latent_scale: 0.5, was auto"));
   // What the factor was is part of the run: told or found, it goes on.
   const auto resumed = [&](const std::vector<std::string>& more) {
@@ -72,10 +62,10 @@ TEST_CASE("ditdata: latents of a folder of images are what ditrain trains on") {
   for (const int ranks : {2, 4}) {
     const std::string out = std::to_string(ranks);
     REQUIRE_EXIT(run(mpirun(ranks, draw(out, {"--threads", "1"}))), 0);
-    CHECK(shards(scratch / out) == shards(scratch / "one"));
+    CHECK(data_files(scratch / out) == data_files(scratch / "one"));
     CHECK(same_file(scratch / out + ".png", scratch / "one.png"));
   }
-  const auto facts = nlohmann::json::parse(read_file(scratch / "one/samples.json"));
+  const auto facts = read_json(scratch / "one/samples.json");
   CHECK((facts.at("vae") == scratch / "vae" && facts.at("latents") == false));
   const auto picture = ditrain::images::read_image(scratch / "one/000002.png");
   CHECK((picture.width == 16 && picture.height == 16 && picture.channels == 3));
@@ -84,7 +74,7 @@ TEST_CASE("ditdata: latents of a folder of images are what ditrain trains on") {
   // In bf16 the picture differs by a level here and there.
   CHECK(facts.at("precision") == "f32");
   REQUIRE_EXIT(run(draw("rounded", {"--precision", "bf16"})), 0);
-  CHECK(nlohmann::json::parse(read_file(scratch / "rounded/samples.json")).at("precision") == "bf16");
+  CHECK(read_json(scratch / "rounded/samples.json").at("precision") == "bf16");
   const auto rounded = ditrain::images::read_image(scratch / "rounded/000002.png");
   double difference = 0;
   for (size_t i = 0; i < picture.pixels.size(); ++i)
@@ -96,15 +86,13 @@ TEST_CASE("ditdata: latents of a folder of images are what ditrain trains on") {
 TEST_CASE("ditsample: a VAE of other channels than the model's is refused") {
   const TemporaryFolder scratch;
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "run", 1)), 0);
-  const Result r = run(program("ditsample", {"--checkpoint", scratch / "run", "--vae",
-                                             kNames + "vae_names_new.safetensors", "--out", scratch / "out"}));
-  CHECK(r.exit_code == 2);
-  CHECK_THAT(r.err, Contains("ditsample: error: "));
+  require_error(program("ditsample", {"--checkpoint", scratch / "run", "--vae", kNames + "vae_names_new.safetensors",
+                                      "--out", scratch / "out"}),
+                {"ditsample: error: [autoencoder] channels of a level do not divide into groups", "norm_num_groups"});
   write_small_vae(scratch / "vae");
-  const Result other =
-      run(program("ditsample", {"--checkpoint", scratch / "run", "--vae", scratch / "vae", "--out", scratch / "out"}));
-  CHECK(other.exit_code == 2);
-  CHECK_THAT(other.err, Contains("other channels than the model; got 4, expected 3"));
+  require_error(
+      program("ditsample", {"--checkpoint", scratch / "run", "--vae", scratch / "vae", "--out", scratch / "out"}),
+      {"other channels than the model; got 4, expected 3"});
 }
 
 TEST_CASE("ditdata: the same bytes on ranks, and after the program was killed") {
@@ -112,41 +100,39 @@ TEST_CASE("ditdata: the same bytes on ranks, and after the program was killed") 
   const std::string images = scratch / "images";
   write_image_folder(images, 2, 5);
   REQUIRE_EXIT(run(ditdata(images, scratch / "one")), 0);
-  const auto want = shards(scratch / "one");
+  const auto want = data_files(scratch / "one");
   for (const int ranks : {2, 4}) {
     const std::string out = scratch / std::to_string(ranks);
     REQUIRE_EXIT(run(mpirun(ranks, ditdata(images, out, {"--threads", "1"}))), 0);
-    CHECK(shards(out) == want);
+    CHECK(data_files(out) == want);
   }
   // Enough of them that shards are missing when the kill comes.
   write_image_folder(scratch / "many", 2, 150);
   REQUIRE_EXIT(run(ditdata(scratch / "many", scratch / "whole")), 0);
-  const auto whole = shards(scratch / "whole");
+  const auto whole = data_files(scratch / "whole");
   const Args one_thread = {"--threads", "1"};
   for (const int ranks : {1, 2}) {
     const std::string folder = scratch / ("killed" + std::to_string(ranks));
     const Args command = ditdata(scratch / "many", folder, one_thread);
-    const Args job = ranks == 1 ? command : mpirun(ranks, command);
+    const Args job = on_ranks(ranks, command);
     Process killed(job);
-    wait_until([&] { return fs::exists(folder + "/latents_00000.safetensors") || !killed.running(); });
+    REQUIRE(wait_until([&] { return fs::exists(folder + "/latents_00000.safetensors") || !killed.running(); }));
     killed.send(SIGKILL);  // ranks end with their launcher
     killed.wait();
-    CHECK(shards(folder).size() < whole.size());
+    CHECK(data_files(folder).size() < whole.size());
     REQUIRE_EXIT(run(job), 0);
-    CHECK(shards(folder) == whole);
+    CHECK(data_files(folder) == whole);
   }
   // The same images by another path: what is there is what would be made.
   REQUIRE_EXIT(run(ditdata(images + "/", scratch / "one")), 0);
-  CHECK(shards(scratch / "one") == want);
+  CHECK(data_files(scratch / "one") == want);
   const std::string latin_1 = scratch / "im\xe9";  // no UTF-8
   fs::copy(images, latin_1, fs::copy_options::recursive);
   REQUIRE_EXIT(run(ditdata(latin_1, scratch / "one")), 0);
   REQUIRE_EXIT(run(ditdata(latin_1, scratch / "other")), 0);
   REQUIRE_EXIT(run(ditdata(latin_1, scratch / "other")), 0);
   write_image_folder(scratch / "fewer", 1, 5);
-  const Result fewer = run(ditdata(scratch / "fewer", scratch / "one"));
-  CHECK(fewer.exit_code == 2);
-  CHECK_THAT(fewer.err, Contains("a shard that these images do not have"));
+  require_error(ditdata(scratch / "fewer", scratch / "one"), {"a shard that these images do not have"});
 }
 
 TEST_CASE("ditdata: the latents of three bands of tiles, which have no names") {
@@ -160,12 +146,10 @@ TEST_CASE("ditdata: the latents of three bands of tiles, which have no names") {
       {{"images", "U16", {5, 4, 16, 16}, numbers.data()}, {"labels", "I64", {5}, labels.data()}},
       {{"bands", R"(["B2", "B3", "B4", "B8"])"}, {"scale", "[1, 2, 4, 8]"}, {"classes", R"(["field", "lake"])"}});
   REQUIRE_EXIT(run(program("ditdata", {"stats", scratch / "tiles"})), 0);
-  const Result four = run(ditdata(scratch / "tiles", scratch / "latents"));
-  CHECK(four.exit_code == 2);
-  CHECK_THAT(four.err, Contains("another number of bands than the VAE has channels; got 4, expected 3; try --bands "
-                                "with 3 of B2, B3, B4, B8"));
-  const Result made = run(ditdata(scratch / "tiles", scratch / "latents", {"--bands", "B4,B3,B2"}));
-  REQUIRE_EXIT(made, 0);
+  require_error(ditdata(scratch / "tiles", scratch / "latents"),
+                {"another number of bands than the VAE has channels; got 4, expected 3; try --bands "
+                 "with 3 of B2, B3, B4, B8"});
+  const Result made = require_ok(ditdata(scratch / "tiles", scratch / "latents", {"--bands", "B4,B3,B2"}));
   CHECK_THAT(made.out, Contains("5 of 5 images"));
   const ditrain::weights::SafetensorsFile last(scratch / "latents/latents_00001.safetensors");
   CHECK(last.tensor("latents").shape == std::vector<int64_t>{2, 4, 8, 8});
@@ -177,9 +161,7 @@ TEST_CASE("ditdata: the latents of three bands of tiles, which have no names") {
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "run", 2, sets(settings))), 0);
 
   // Decoded samples are compared with tiles in the values that the model learns.
-  fs::create_directory(scratch / "vae");
-  fs::copy(kNames + "vae_names_new.safetensors", scratch / "vae/diffusion_pytorch_model.safetensors");
-  write_file(scratch / "vae/config.json", R"({"norm_num_groups": 8, "scaling_factor": 0.5})");
+  write_small_vae(scratch / "vae");
   Args measured = settings;
   measured.insert(measured.end(), {"sample.vae=" + (scratch / "vae"), "sample.steps=2", "eval.fid_every_steps=1",
                                    "eval.fid_samples=5", "eval.reference=" + (scratch / "tiles")});
@@ -192,8 +174,7 @@ TEST_CASE("ditdata: the latents of three bands of tiles, which have no names") {
     return program("ditsample",
                    Args{"--checkpoint", scratch / "run", "--num", "2", "--steps", "2", "--out", scratch / out} + more);
   };
-  const Result drawn = run(draw("samples", {"--vae", scratch / "vae"}));
-  REQUIRE_EXIT(drawn, 0);
+  const Result drawn = require_ok(draw("samples", {"--vae", scratch / "vae"}));
   CHECK_THAT(drawn.out, Contains("red, green, blue are B4 ("));
   const ditrain::weights::SafetensorsFile samples(scratch / "samples/samples.safetensors");
   CHECK(samples.tensor("images").dtype == "U16");
@@ -225,9 +206,7 @@ TEST_CASE("data.vae: samples of a model of tiles are latents without a VAE, and 
   ditrain::weights::write_safetensors(scratch / "tiles/a.safetensors",
                                       {{"images", "U8", {5, 3, 16, 16}, numbers.data()}},
                                       {{"bands", R"(["B2", "B3", "B4"])"}});
-  fs::create_directory(scratch / "vae");
-  fs::copy(kNames + "vae_names_new.safetensors", scratch / "vae/diffusion_pytorch_model.safetensors");
-  write_file(scratch / "vae/config.json", R"({"norm_num_groups": 8, "scaling_factor": 0.5})");
+  write_small_vae(scratch / "vae");
   Args settings = latents_settings(scratch / "tiles");
   settings.insert(settings.end(),
                   {"data.kind=tiles", "data.vae=" + (scratch / "vae"), "model.num_classes=0", "train.global_batch=5"});
@@ -253,15 +232,13 @@ TEST_CASE("ditsample: latents of three channels are not taken for pictures") {
                                       "model.input_size=8", "model.num_classes=0", "train.global_batch=4"}))),
                0);
   const Args draw = {"--checkpoint", scratch / "run", "--num", "2", "--steps", "2"};
-  const Result drawn = run(program("ditsample", draw + Args{"--out", scratch / "out"}));
-  REQUIRE_EXIT(drawn, 0);
+  const Result drawn = require_ok(program("ditsample", draw + Args{"--out", scratch / "out"}));
   CHECK_THAT(drawn.out, Contains("the data are latents of 3 channels, which --vae would decode"));
-  CHECK(nlohmann::json::parse(read_file(scratch / "out/samples.json")).at("latents") == true);
+  CHECK(read_json(scratch / "out/samples.json").at("latents") == true);
   const ditrain::weights::SafetensorsFile file(scratch / "out/samples.safetensors");
   CHECK(file.tensor("samples").shape == std::vector<int64_t>{2, 3, 8, 8});
-  const Result npz = run(program("ditsample", draw + Args{"--npz", scratch / "x.npz", "--out", scratch / "none"}));
-  CHECK(npz.exit_code == 2);
-  CHECK_THAT(npz.err, Contains("3 channels of latents"));
+  require_error(program("ditsample", draw + Args{"--npz", scratch / "x.npz", "--out", scratch / "none"}),
+                {"3 channels of latents"});
 }
 
 TEST_CASE("ditdata: bad input ends with 2 and says what to do") {
@@ -269,10 +246,7 @@ TEST_CASE("ditdata: bad input ends with 2 and says what to do") {
   const std::string images = scratch / "images";
   write_image_folder(images, 1, 1);
   const auto refused = [&](const Args& arguments, const std::string& text) {
-    const Result r = run(program("ditdata", arguments));
-    INFO(r.text());
-    CHECK(r.exit_code == 2);
-    CHECK_THAT(r.err, Contains("ditdata: error: ") && Contains(text));
+    require_error(program("ditdata", arguments), {"ditdata: error: ", text});
   };
   const std::string vae = kNames + "vae_names_new.safetensors",
                     dit = std::string(DITRAIN_GOLDEN_DIR) + "/dit_tiny.safetensors";
@@ -292,9 +266,7 @@ TEST_CASE("ditdata: bad input ends with 2 and says what to do") {
 TEST_CASE("data.vae: encoding while training, the same on ranks, and pictures decoded by sample.vae") {
   const TemporaryFolder scratch;
   write_image_folder(scratch / "images", 2, 5);
-  fs::create_directory(scratch / "vae");
-  fs::copy(kNames + "vae_names_new.safetensors", scratch / "vae/diffusion_pytorch_model.safetensors");
-  write_file(scratch / "vae/config.json", R"({"norm_num_groups": 8, "scaling_factor": 0.5})");
+  write_small_vae(scratch / "vae");
   const auto train = [&](const std::string& out, const std::vector<std::string>& more) {
     std::vector<std::string> settings = latents_settings(scratch / "images");
     settings.insert(settings.end(), {"data.kind=folder", "data.vae=" + (scratch / "vae"), "model.num_classes=2",
@@ -309,14 +281,12 @@ TEST_CASE("data.vae: encoding while training, the same on ranks, and pictures de
     all.push_back(more);
     return all;
   };
-  const Result one = run(train("one", with("sample.vae=" + (scratch / "vae"))));
-  REQUIRE_EXIT(one, 0);
+  const Result one = require_ok(train("one", with("sample.vae=" + (scratch / "vae"))));
   CHECK_THAT(one.out, Contains("latents of 4 x 8 x 8 for images of 16 x 16 (scale factor 0.5)") &&
                           Contains("autoencoders") && Contains("validation: mse"));
   CHECK_FALSE(one.out.find("of which the first channels are shown") != std::string::npos);
   const auto grid = ditrain::images::read_image(scratch / "one/samples/step_00000003.png");
-  const Result raw = run(train("raw", watched));
-  REQUIRE_EXIT(raw, 0);
+  const Result raw = require_ok(train("raw", watched));
   CHECK_THAT(raw.out, Contains("latents, of which the first channels are shown: sample.vae decodes them"));
   CHECK(grid.width > ditrain::images::read_image(scratch / "raw/samples/step_00000003.png").width);
   CHECK(read_metrics(scratch / "one").back().at("val_mse") == read_metrics(scratch / "raw").back().at("val_mse"));
@@ -325,14 +295,11 @@ TEST_CASE("data.vae: encoding while training, the same on ranks, and pictures de
   const auto draw_from_one = [&](const std::string& out, const Args& more) {
     return program("ditsample", Args{"--checkpoint", scratch / "one", "--num", "2", "--out", scratch / out} + more);
   };
-  const Result decoded = run(draw_from_one("decoded", {}));
-  REQUIRE_EXIT(decoded, 0);
+  const Result decoded = require_ok(draw_from_one("decoded", {}));
   CHECK_THAT(decoded.out, Contains("section sample: sampler, steps, cfg_scale, cfg_channels, cfg_interval, vae"));
   CHECK(ditrain::images::read_image(scratch / "decoded/000000.png").width == 16);
   fs::rename(scratch / "vae", scratch / "away");
-  const Result gone = run(draw_from_one("gone", {}));
-  REQUIRE_EXIT(gone, 2);
-  CHECK_THAT(gone.err, Contains("sample.vae: " + scratch / "vae") && Contains("--vae FILE, or --vae none"));
+  require_error(draw_from_one("gone", {}), {"sample.vae: " + scratch / "vae", "--vae FILE, or --vae none"});
   REQUIRE_EXIT(run(draw_from_one("latents", {"--vae", "none"})), 0);
   CHECK(fs::exists(scratch / "latents/samples.safetensors"));
   fs::rename(scratch / "away", scratch / "vae");
@@ -346,25 +313,18 @@ TEST_CASE("data.vae: encoding while training, the same on ranks, and pictures de
     CHECK(different_files(checkpoint_of(scratch / out, 3), checkpoint_of(scratch / "alone", 3)).empty());
   }
 
-  const Result twice = run(train("x", {"data.kind=latents"}));
-  REQUIRE_EXIT(twice, 2);
-  CHECK_THAT(twice.err, Contains("data.vae encodes pictures"));
-  const Result channels = run(train("y", {"model.in_channels=3"}));
-  REQUIRE_EXIT(channels, 2);
-  CHECK_THAT(channels.err, Contains("this VAE has other channels than the model; got 4, expected 3"));
+  require_error(train("x", {"data.kind=latents"}), {"data.vae encodes pictures"});
+  require_error(train("y", {"model.in_channels=3"}), {"this VAE has other channels than the model; got 4, expected 3"});
   // A file that tells its groups, not its scale.
-  fs::create_directory(scratch / "unscaled");
-  fs::copy(kNames + "vae_names_new.safetensors", scratch / "unscaled/diffusion_pytorch_model.safetensors");
+  write_small_vae(scratch / "unscaled");
   write_file(scratch / "unscaled/config.json", R"({"norm_num_groups": 8})");
-  const Result unscaled = run(train("z", {"data.vae=" + (scratch / "unscaled")}));
-  REQUIRE_EXIT(unscaled, 2);
-  CHECK_THAT(unscaled.err, Contains("the scale factor of this autoencoder's latents is not known") &&
-                               Contains("config.json with {\"scaling_factor\": 0.18215}"));
+  require_error(train("z", {"data.vae=" + (scratch / "unscaled")}),
+                {"the scale factor of this autoencoder's latents is not known",
+                 "config.json with {\"scaling_factor\": 0.18215}"});
   const Args draw = {"--checkpoint", scratch / "raw",   "--num", "2", "--steps", "2",
                      "--out",        scratch / "drawn", "--vae"};
-  const Result undecoded = run(program("ditsample", draw + Args{scratch / "unscaled"}));
-  REQUIRE_EXIT(undecoded, 2);
-  CHECK_THAT(undecoded.err, Contains("the scale factor of this autoencoder's latents is not known"));
+  require_error(program("ditsample", draw + Args{scratch / "unscaled"}),
+                {"the scale factor of this autoencoder's latents is not known"});
   // Of another scale than data.vae's, with which the model was trained.
   write_file(scratch / "unscaled/config.json", R"({"norm_num_groups": 8, "scaling_factor": 0.25})");
   const Result other_scale = run(program("ditsample", draw + Args{scratch / "unscaled"}));
@@ -375,9 +335,7 @@ TEST_CASE("data.vae: encoding while training, the same on ranks, and pictures de
   // A run is refused for it before it makes its folder, and so is a dry run.
   const Args samples = train("w", {"sample.vae=" + (scratch / "unscaled"), "sample.every_steps=2"});
   for (const Args& more : {Args{}, Args{"--dry-run"}}) {
-    const Result refused = run(samples + more);
-    REQUIRE_EXIT(refused, 2);
-    CHECK_THAT(refused.err, Contains("another scale than those that the model learned"));
+    require_error(samples + more, {"another scale than those that the model learned"});
   }
   CHECK_FALSE(fs::exists(scratch / "w"));
 }
@@ -385,14 +343,12 @@ TEST_CASE("data.vae: encoding while training, the same on ranks, and pictures de
 TEST_CASE("ditdata: mean and log-variance, from which training draws") {
   const TemporaryFolder scratch;
   write_image_folder(scratch / "images", 2, 5);
-  const Result made = run(ditdata(scratch / "images", scratch / "latents", {"--flip", "--posterior", "moments"}));
-  REQUIRE_EXIT(made, 0);
+  require_ok(ditdata(scratch / "images", scratch / "latents", {"--flip", "--posterior", "moments"}));
   std::vector<std::string> settings = latents_settings(scratch / "latents");
   settings.insert(settings.end(), {"data.latent_scale=0.5", "model.num_classes=2", "train.global_batch=4",
                                    "dist.reproducible=true", "train.micro_batch=2"});
-  const Result one = run(tiny_ditrain(scratch / "one", 4, sets(settings)));
-  REQUIRE_EXIT(one, 0);
-  CHECK_THAT(one.out, Contains("flipped copies, drawn from mean and logvar"));
+  const Result one = require_ok(tiny_ditrain(scratch / "one", 4, sets(settings)));
+  CHECK_THAT(one.out, Contains(", flipped copies, drawn from mean and logvar"));
   REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(scratch / "two", 4, sets(settings)))), 0);
   CHECK(different_files(checkpoint_of(scratch / "one", 4), checkpoint_of(scratch / "two", 4)).empty());
 }
@@ -410,10 +366,8 @@ TEST_CASE("ditdata: a second writer is refused with the first one's name, and ne
   CHECK_THAT(second.err, Contains("another process writes to this folder; got host ") && Contains(", process "));
   CHECK(first.wait().exit_code == 0);
   REQUIRE_EXIT(run(ditdata(images, scratch / "one")), 0);
-  CHECK(shards(out) == shards(scratch / "one"));
-  const Result inside = run(ditdata(images, images + "/latents"));
-  CHECK(inside.exit_code == 2);
-  CHECK_THAT(inside.err, Contains("--out lies inside of --from"));
+  CHECK(data_files(out) == data_files(scratch / "one"));
+  require_error(ditdata(images, images + "/latents"), {"--out lies inside of --from"});
 }
 
 TEST_CASE("ditdata, ditsample: what does not fit into memory is refused before it starts") {

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <map>
 
-#include "ditrain/files/checkpoint_folder.hpp"
 #include "ditrain/weights/safetensors.hpp"
 #include "inputs.hpp"
 #include "run.hpp"
@@ -26,6 +25,7 @@ Args poisoned(const TemporaryFolder& scratch) {
 
 void require_finite(const std::string& file) {
   const ditrain::weights::SafetensorsFile tensors(file);
+  REQUIRE_FALSE(tensors.tensors().empty());
   for (const auto& view : tensors.tensors()) {
     const std::vector<float> values = ditrain::weights::to_f32(view);
     INFO(file << " " << view.name);
@@ -59,7 +59,7 @@ TEST_CASE("non-finite numbers: stop names the tensor and the step, and keeps the
   const std::string out = scratch / "run";
   const Args command =
       tiny_ditrain(out, 20, poisoned(scratch) + sets({"checkpoint.every_steps=1", "optimizer.clip_norm=" + clip}));
-  const Result result = run(ranks == 1 ? command : mpirun(ranks, command));
+  const Result result = run(on_ranks(ranks, command));
   REQUIRE_EXIT(result, 1);
   const auto metrics = read_metrics(out);
   const int64_t bad_step = metrics.back().at("step");
@@ -71,7 +71,7 @@ TEST_CASE("non-finite numbers: stop names the tensor and the step, and keeps the
   CHECK(name != "gradient x_embedder.proj.weight");  // the last one of the backward pass is never the first bad one
   REQUIRE_THAT(result.err, Contains("step " + std::to_string(bad_step) + ": " + name + " is not finite"));
   REQUIRE_THAT(result.err, Contains("train.on_non_finite: skip"));
-  const auto left = ditrain::files::list_checkpoints(out + "/checkpoints");
+  const auto left = checkpoints(out);
   if (bad_step == 1) {
     REQUIRE(left.empty());
   } else {
@@ -84,8 +84,7 @@ TEST_CASE("non-finite numbers: skip leaves the step out, counts it and goes on")
   const TemporaryFolder scratch;
   const std::string one = scratch / "one", two = scratch / "two";
   const Args more = poisoned(scratch) + sets({"train.on_non_finite=skip"});
-  const Result result = run(tiny_ditrain(one, 20, more));
-  REQUIRE_EXIT(result, 0);
+  const Result result = require_ok(tiny_ditrain(one, 20, more));
   const auto metrics = read_metrics(one);
   REQUIRE(steps_are_complete(metrics, 20));
   const std::vector<int64_t> left_out = steps_left_out(one);
@@ -129,7 +128,7 @@ TEST_CASE("non-finite numbers: skip gives up where no step is finite any more, a
   const int64_t last_good = int64_t(read_metrics(out).size()) - int64_t(steps_left_out(out).size());
   CHECK(steps_left_out(out).size() == 100);
   CHECK_THAT(result.err, Contains("as in the 99 steps before it"));
-  const auto left = ditrain::files::list_checkpoints(out + "/checkpoints");
+  const auto left = checkpoints(out);
   REQUIRE_FALSE(left.empty());
   CHECK(left.back() <= last_good + 1);  // at most the first of the steps that changed nothing
 }
@@ -145,7 +144,7 @@ TEST_CASE("non-finite numbers: a learning rate far too high") {
   const auto metrics = read_metrics(out);
   const std::string name = metrics.back().at("non_finite");
   REQUIRE_THAT(result.err, Contains("step " + std::to_string(metrics.size()) + ": " + name + " is not finite"));
-  const auto left = ditrain::files::list_checkpoints(out + "/checkpoints");
+  const auto left = checkpoints(out);
   REQUIRE(left.back() == int64_t(metrics.size()) - 1);
   require_finite_checkpoint(checkpoint_of(out, left.back()));
 }
@@ -169,5 +168,5 @@ TEST_CASE("non-finite numbers: of a loss, the first activation that is not finit
   const std::string name = metrics[0].at("non_finite");
   CHECK_THAT(name, Catch::StartsWith("activation blocks.1."));
   CHECK_THAT(result.err, Contains("step 1: " + name + " is not finite"));
-  CHECK(ditrain::files::list_checkpoints(out + "/checkpoints").empty());
+  CHECK(checkpoints(out).empty());
 }

@@ -27,8 +27,7 @@ Args cifar10(const std::string& images, const std::string& out, const Args& more
 TEST_CASE("own data: a flat folder trains without labels, and its samples are drawn without guidance") {
   const TemporaryFolder scratch;
   write_image_folder(scratch / "images", 1, 8);
-  const Result trained = run(cifar10(scratch / "images/class_0", scratch / "run"));
-  REQUIRE_EXIT(trained, 0);
+  const Result trained = require_ok(cifar10(scratch / "images/class_0", scratch / "run"));
   CHECK_THAT(trained.out, Contains("no labels") && Contains("guidance is off: sample.cfg_scale 2 needs labels"));
   CHECK(fs::exists(scratch / "run/samples/step_00000002.png"));
   CHECK_THAT(trained.out, Contains("settled: model.num_classes: 0, was auto"));
@@ -41,8 +40,7 @@ TEST_CASE("own data: classes are counted, and the number is part of the run") {
   const TemporaryFolder scratch;
   const std::string images = scratch / "images";
   write_image_folder(images, 2, 4);
-  const Result trained = run(cifar10(images, scratch / "run"));
-  REQUIRE_EXIT(trained, 0);
+  const Result trained = require_ok(cifar10(images, scratch / "run"));
   CHECK_THAT(trained.out, !Contains("guidance is off"));
   CHECK_THAT(trained.out, Contains("settled: model.num_classes: 2, was auto"));
   CHECK_THAT(read_file(scratch / "run/config.yaml"), Contains("num_classes: auto "));
@@ -60,32 +58,26 @@ TEST_CASE("own data: classes are counted, and the number is part of the run") {
   const Result without_data = nearest(file, scratch / "far");
   REQUIRE_EXIT(without_data, 2);
   CHECK_THAT(without_data.err, Contains("data.path"));
-  const Result label = run(program("ditsample", {"--checkpoint", scratch / "run", "--num", "1", "--steps", "2",
-                                                 "--labels", "2", "--out", scratch / "samples"}));
-  REQUIRE_EXIT(label, 2);
-  CHECK_THAT(label.err, Contains("expected 0 to 1"));
+  require_error(program("ditsample", {"--checkpoint", scratch / "run", "--num", "1", "--steps", "2", "--labels", "2",
+                                      "--out", scratch / "samples"}),
+                {"expected 0 to 1"});
   // A config with the number, as older runs have it, goes on with one that counts, and the other way round.
   const Args more = {"--set", "train.steps=3", "--resume", "auto"};
   REQUIRE_EXIT(run(cifar10(images, scratch / "run", more + sets({"model.num_classes=2"}))), 0);
   write_image_folder(images, 3, 1);
-  const Result grown = run(cifar10(images, scratch / "run", more));
-  REQUIRE_EXIT(grown, 2);
-  CHECK_THAT(grown.err, Contains("model.num_classes: was 2, now 3"));
+  require_error(cifar10(images, scratch / "run", more), {"model.num_classes: was 2, now 3"});
 
-  const Result ten = run(cifar10(images, scratch / "ten", sets({"model.num_classes=10"})));
-  REQUIRE_EXIT(ten, 0);
+  const Result ten = require_ok(cifar10(images, scratch / "ten", sets({"model.num_classes=10"})));
   CHECK_THAT(ten.err, Contains("there are no samples of 7 of 10 classes: 3 to 9"));
-  const Result planned = run(cifar10("", scratch / "planned", {"--dry-run"}));
-  REQUIRE_EXIT(planned, 0);
+  const Result planned = require_ok(cifar10("", scratch / "planned", {"--dry-run"}));
   CHECK_THAT(planned.out, Contains("model.num_classes: auto: 1000 classes are assumed until then"));
-  const Result dry = run(cifar10(images, scratch / "planned", {"--dry-run"}));
-  REQUIRE_EXIT(dry, 0);
+  const Result dry = require_ok(cifar10(images, scratch / "planned", {"--dry-run"}));
   CHECK_THAT(dry.out, Contains("3 x 32 x 32, 3 classes,"));
-  const Result dry_ten = run(cifar10(images, scratch / "planned", {"--dry-run", "--set", "model.num_classes=10"}));
+  const Result dry_ten =
+      require_ok(cifar10(images, scratch / "planned", {"--dry-run", "--set", "model.num_classes=10"}));
   CHECK_THAT(dry_ten.err, Contains("there are no samples of 7 of 10 classes: 3 to 9"));
   write_file(images + "/class_1/torn.png", "no PNG");
-  const Result torn = run(cifar10(images, scratch / "planned", {"--dry-run"}));
-  REQUIRE_EXIT(torn, 0);
+  const Result torn = require_ok(cifar10(images, scratch / "planned", {"--dry-run"}));
   CHECK_THAT(torn.err, Contains("torn.png"));
 }
 
@@ -101,10 +93,10 @@ TEST_CASE("own data: the validation loss is that of the images that data.hold_ou
   }
   // All keep the initial weights but for their last bits, so that only the images differ.
   const auto validation = [&](const std::string& images, const std::string& out, const std::string& hold_out) {
-    const Result result = run(cifar10(scratch / images, scratch / out,
-                                      sets({"optimizer.kind=adamw", "optimizer.lr=1e-12", "sample.every_steps=0",
-                                            "eval.every_steps=2", "eval.num_images=6", "data.hold_out=" + hold_out})));
-    REQUIRE_EXIT(result, 0);
+    const Result result =
+        require_ok(cifar10(scratch / images, scratch / out,
+                           sets({"optimizer.kind=adamw", "optimizer.lr=1e-12", "sample.every_steps=0",
+                                 "eval.every_steps=2", "eval.num_images=6", "data.hold_out=" + hold_out})));
     CHECK((result.out.find("fixed held-out images") != std::string::npos) == (hold_out != "0"));
     return read_metrics(scratch / out).back().at("val_mse").get<double>();
   };
@@ -125,11 +117,9 @@ TEST_CASE("own data: the way of photos.yaml, from a dry run to samples, flat and
                              "eval.every_steps=3", "eval.num_images=4"});
     const Args start =
         program("ditrain", Args{"--config", std::string(DITRAIN_CONFIG_DIR) + "/photos.yaml", "--out", out} + small);
-    const Result dry = run(start + Args{"--dry-run"});
-    REQUIRE_EXIT(dry, 0);
+    const Result dry = require_ok(start + Args{"--dry-run"});
     CHECK_THAT(dry.out, Contains("time, predicted from rates of this machine") && Contains("  checkpoint   "));
-    const Result trained = run(start);
-    REQUIRE_EXIT(trained, 0);
+    require_ok(start);
     CHECK(read_metrics(out).back().contains("val_mse"));
     CHECK(fs::exists(out + "/samples/step_00000003.png"));
     CHECK(fs::exists(out + "/report.html"));

@@ -75,16 +75,14 @@ TEST_CASE("placement: dry-run of this machine tells the cut over clusters, and r
   const TemporaryFolder scratch;
   for (const char* cut : {"samples", "n"}) {
     const Args settings = sets({"parallel.threads=2", "parallel.clusters=2", std::string("parallel.cut=") + cut});
-    const Result dry = run(tiny_ditrain(scratch / cut, 1, Args{"--dry-run"} + settings));
-    REQUIRE_EXIT(dry, 0);
+    const Result dry = require_ok(tiny_ditrain(scratch / cut, 1, Args{"--dry-run"} + settings));
     CHECK_THAT(dry.out, Contains(std::string("cut: ") + (*cut == 'n' ? "columns and heads" : "samples") +
                                  " over 2 clusters (parallel.cut)"));
   }
-  const Result refused = run(tiny_ditrain(scratch / "run", 1,
-                                          Args{"--dry-run"} + sets({"parallel.threads=2", "parallel.clusters=2",
-                                                                    "parallel.cut=samples", "train.micro_batch=1"})));
-  REQUIRE_EXIT(refused, 2);
-  CHECK_THAT(refused.err, Contains("parallel.cut: samples needs the same number of samples for every cluster"));
+  require_error(tiny_ditrain(scratch / "run", 1,
+                             Args{"--dry-run"} + sets({"parallel.threads=2", "parallel.clusters=2",
+                                                       "parallel.cut=samples", "train.micro_batch=1"})),
+                {"parallel.cut: samples needs the same number of samples for every cluster"});
 }
 
 TEST_CASE("placement: what a dry run tells of ranks, cut, gradients and memory is what the run does") {
@@ -94,11 +92,8 @@ TEST_CASE("placement: what a dry run tells of ranks, cut, gradients and memory i
             "model.num_heads=4", "dist.shard_optimizer=true", "dist.adaln=auto"});
   for (const int ranks : {1, 2}) {
     const std::string out = scratch / std::to_string(ranks);
-    const auto on_ranks = [&](const Args& command) { return run(ranks > 1 ? mpirun(ranks, command) : command); };
-    const Result dry = on_ranks(tiny_ditrain(out, 1, settings + Args{"--dry-run"}));
-    REQUIRE_EXIT(dry, 0);
-    const Result real = on_ranks(tiny_ditrain(out, 1, settings));
-    REQUIRE_EXIT(real, 0);
+    const Result dry = require_ok(on_ranks(ranks, tiny_ditrain(out, 1, settings + Args{"--dry-run"})));
+    const Result real = require_ok(on_ranks(ranks, tiny_ditrain(out, 1, settings)));
     CHECK_THAT(dry.out, Contains("cut: samples over 2 clusters") && Contains("memory plan per rank"));
     CHECK((dry.out.find("adaLN gradients") != dry.out.npos) == (ranks > 1));
     CHECK(plan_lines(dry.out) == plan_lines(real.out));

@@ -33,7 +33,7 @@ const Scenario kScenarios[] = {
 Args job(const Scenario& scenario, const std::string& out, int ranks, const Args& more) {
   const Args always = sets({"dist.reproducible=true", "train.micro_batch=2"});
   const Args command = tiny_ditrain(out, kSteps, scenario.settings + always + more);
-  return ranks == 1 ? command : mpirun(ranks, command);
+  return on_ranks(ranks, command);
 }
 
 int64_t step_after(const std::string& line, const std::string& words) {
@@ -106,8 +106,7 @@ class Recorded {
     const TemporaryFolder scratch;
     state.write(scratch / "disk");
     const std::string out = scratch / "disk" + kOut;
-    const Result result = run(job(scenario_, out, 1, {"--resume", "auto"}));
-    REQUIRE_EXIT(result, 0);
+    const Result result = require_ok(job(scenario_, out, 1, {"--resume", "auto"}));
     INFO(result.text());
     CHECK(step_after(result.out, ": resuming ") >= promised);
     CHECK(different_files(checkpoint_of(out, kSteps), checkpoint_of(disk() + kOut, kSteps)).empty());

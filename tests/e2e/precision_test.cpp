@@ -66,7 +66,9 @@ TEST_CASE("mfu is a share of the peak of the precision in use") {
     REQUIRE_EXIT(run(tiny_ditrain(out, 3, precision(type))), 0);
     const auto [peak_type, gflops] = logged_peak(read_file(out + "/log.txt"));
     CHECK(peak_type == (has_bf16_products() ? type : "f32"));
-    for (const auto& line : read_metrics(out))
+    const auto metrics = read_metrics(out);
+    CHECK(steps_are_complete(metrics, 3));
+    for (const auto& line : metrics)
       CHECK(line.at("tflops").get<double>() / line.at("mfu").get<double>() == Approx(1e-3 * gflops).epsilon(1e-3));
   }
 }
@@ -76,8 +78,7 @@ TEST_CASE("bf16 where f32 would be faster: a warning, with --strict an error") {
   const TemporaryFolder scratch;
   const RunOptions avx2{.environment = {"DITRAIN_ISA=avx2"}};
   const std::string warning = "this CPU has no bf16 products: less memory, but f32 would be faster";
-  const Result warned = run(tiny_ditrain(scratch / "warned", 2, precision("bf16")), avx2);
-  REQUIRE_EXIT(warned, 0);
+  const Result warned = require_ok(tiny_ditrain(scratch / "warned", 2, precision("bf16")), avx2);
   CHECK_THAT(warned.out + warned.err, Contains(warning));
   CHECK_THAT(read_file(scratch / "warned" + "/topology.txt"), Contains("note: ") && Contains(warning));
   CHECK(logged_peak(read_file(scratch / "warned" + "/log.txt")).first == "f32");
@@ -85,8 +86,7 @@ TEST_CASE("bf16 where f32 would be faster: a warning, with --strict an error") {
   const Result strict = run(tiny_ditrain(scratch / "strict", 2, precision("bf16") + Args{"--strict"}), avx2);
   REQUIRE_EXIT(strict, 2);
   CHECK_THAT(strict.err, Contains("[strict] fallbacks are not allowed") && Contains(warning));
-  const Result f32 = run(tiny_ditrain(scratch / "f32", 2, precision("f32")), avx2);
-  REQUIRE_EXIT(f32, 0);
+  const Result f32 = require_ok(tiny_ditrain(scratch / "f32", 2, precision("f32")), avx2);
   CHECK_THAT(f32.out + f32.err, !Contains("would be faster"));
 }
 
@@ -155,21 +155,18 @@ TEST_CASE(
   REQUIRE_EXIT(run(tiny_ditrain(parts, 3)), 0);
   const auto before = folder_content(parts);
   for (const std::string set : {"train.precision=bf16", "kernels.gemm=ref"}) {
-    const Result refused = run(tiny_ditrain(parts, 6, sets({set}) + Args{"--resume", "auto"}));
-    REQUIRE_EXIT(refused, 2);
-    CHECK_THAT(refused.err, Contains("[resume] ") && Contains(set.substr(0, set.find('=')) + ": was "));
+    require_error(tiny_ditrain(parts, 6, sets({set}) + Args{"--resume", "auto"}),
+                  {"[resume] ", set.substr(0, set.find('=')) + ": was "});
   }
   CHECK(folder_content(parts) == before);
   const Args other = sets({"kernels.fuse=false", "kernels.tuned=off"}) + Args{"--resume", "auto"};
-  const Result resumed = run(tiny_ditrain(parts, 6, other));
-  REQUIRE_EXIT(resumed, 0);
+  const Result resumed = require_ok(tiny_ditrain(parts, 6, other));
   CHECK_THAT(resumed.out, Contains("products: own, passes around them"));
   CHECK(different_files(checkpoint_of(parts, 6), checkpoint_of(whole, 6)).empty());
 
   const std::string bf16 = scratch / "bf16";
   REQUIRE_EXIT(run(tiny_ditrain(bf16, 2, precision("bf16"))), 0);
-  const Result moved = run(tiny_ditrain(bf16, 4, precision("bf16") + other));
-  REQUIRE_EXIT(moved, 0);
+  const Result moved = require_ok(tiny_ditrain(bf16, 4, precision("bf16") + other));
   CHECK_THAT(moved.out + moved.err, Contains("kernels.fuse was true before") && Contains("not continue bit for bit"));
 }
 
@@ -178,7 +175,7 @@ TEST_CASE(
   const TemporaryFolder scratch;
   const std::string out = scratch / "run", state = checkpoint_of(out, 2) + "/state.json";
   REQUIRE_EXIT(run(tiny_ditrain(out, 2)), 0);
-  auto json = nlohmann::json::parse(read_file(state));
+  auto json = read_json(state);
   std::string config = json.at("config");
   const size_t at = config.find("gemm: own");
   REQUIRE(at != config.npos);
@@ -186,11 +183,10 @@ TEST_CASE(
   for (const char* key : {"format", "files", "checksum"}) json.erase(key);  // as versions before checksums
   write_file(state, json.dump(2));
   const auto before = folder_content(out);
-  const Result refused = run(tiny_ditrain(out, 4, {"--resume", "auto"}));
-  REQUIRE_EXIT(refused, 2);
-  CHECK_THAT(refused.err, Contains("[config] " + checkpoint_of(out, 2) + ":") &&
-                              Contains("kernels.gemm: bad value; got 'onednn', expected own or ref; try own (the "
-                                       "libraries are measured by ditbench gemm --peers)"));
+  require_error(tiny_ditrain(out, 4, {"--resume", "auto"}),
+                {"[config] " + checkpoint_of(out, 2) + ":",
+                 "kernels.gemm: bad value; got 'onednn', expected own or ref; try own (the "
+                 "libraries are measured by ditbench gemm --peers)"});
   CHECK(folder_content(out) == before);
 }
 
@@ -199,11 +195,10 @@ TEST_CASE("ditbench tune writes a file that the next run uses, and other blocks 
   const std::string file = scratch / "config/tuning.json", other = scratch / "other.json";
   const RunOptions here{.environment = {"DITRAIN_TUNING=" + file}};
   const Result tuned =
-      run(program("ditbench", {"tune", "--model", "S", "--batch", "1", "--quick", "--threads", "2"}), here);
-  REQUIRE_EXIT(tuned, 0);
+      require_ok(program("ditbench", {"tune", "--model", "S", "--batch", "1", "--quick", "--threads", "2"}), here);
   CHECK_THAT(tuned.out, Contains("fastest: blocks ") &&
                             Contains("written to " + file + ": ditrain takes it from there (kernels.tuned: auto)"));
-  auto json = nlohmann::json::parse(read_file(file));
+  auto json = read_json(file);
   const std::string blocks = "blocks " + std::to_string(json.at("gemm").at("block_rows").get<int>()) + " x " +
                              std::to_string(json.at("gemm").at("block_cols").get<int>());
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "tuned", 3), here), 0);
@@ -216,9 +211,8 @@ TEST_CASE("ditbench tune writes a file that the next run uses, and other blocks 
   CHECK(different_files(checkpoint_of(scratch / "odd", 3), checkpoint_of(scratch / "tuned", 3)).empty());
 
   write_file(other, "{");
-  const Result damaged = run(tiny_ditrain(scratch / "damaged", 3, sets({"kernels.tuned=" + other})));
-  REQUIRE_EXIT(damaged, 2);
-  CHECK_THAT(damaged.err, Contains("[tuning] " + other) && Contains("ditbench tune"));
+  require_error(tiny_ditrain(scratch / "damaged", 3, sets({"kernels.tuned=" + other})),
+                {"[tuning] " + other, "ditbench tune"});
 }
 
 TEST_CASE("a run in bf16 learns like one in f32", "[long]") {

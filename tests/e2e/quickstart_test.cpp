@@ -21,8 +21,7 @@ TEST_CASE("quickstart: learns, and of its guided samples at least 95 % look like
   const std::string out = scratch / "quickstart";
   const Args job =
       program("ditrain", {"--config", std::string(DITRAIN_CONFIG_DIR) + "/quickstart.yaml", "--out", out}) + model;
-  const Result result = run(mpirun(2, job), {.timeout_s = 850});
-  REQUIRE_EXIT(result, 0);
+  const Result result = require_ok(mpirun(2, job), {.timeout_s = 850});
   const auto metrics = read_metrics(out);
   REQUIRE(metrics.size() >= 100);
   REQUIRE(steps_are_complete(metrics, int64_t(metrics.size())));

@@ -8,7 +8,7 @@ using namespace ditrain::e2e;
 
 namespace {
 
-nlohmann::json status_of(const std::string& out) { return nlohmann::json::parse(read_file(out + "/status.json")); }
+nlohmann::json status_of(const std::string& out) { return read_json(out + "/status.json"); }
 
 }  // namespace
 
@@ -37,12 +37,9 @@ TEST_CASE("report: status says why a run ended, and ditrain report what it was a
   CHECK(status_of(out).at("state") == "failed");
   CHECK(status_of(out).at("reason").get<std::string>().find("not finite") != std::string::npos);
   REQUIRE_EXIT(run(program("ditrain", {"report", out})), 0);
-  const Result none = run(program("ditrain", {"report", scratch.path()}));
-  REQUIRE_EXIT(none, 2);
-  CHECK(none.err.find("holds no run") != std::string::npos);
-  REQUIRE_EXIT(run(program("ditrain", {"report"})), 2);
-  const Result nowhere =
-      run(tiny_ditrain(scratch / "other", 2, sets({"log.prometheus=" + scratch / "no/folder.prom"})));
-  REQUIRE_EXIT(nowhere, 2);
+  require_error(program("ditrain", {"report", scratch.path()}), {"holds no run"});
+  require_error(program("ditrain", {"report"}), {"no run folder is given"});
+  require_error(tiny_ditrain(scratch / "other", 2, sets({"log.prometheus=" + scratch / "no/folder.prom"})),
+                {"folder.prom] cannot write this file; got no folder"});
   CHECK_FALSE(fs::exists(scratch / "other"));
 }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
@@ -127,6 +128,37 @@ Result Process::wait() {
 
 Result run(const Args& command, const RunOptions& options) { return Process(command, options).wait(); }
 
+namespace {
+
+void check_error(const Result& result, int exit_code, const std::vector<std::string>& texts) {
+  REQUIRE_EXIT(result, exit_code);
+  INFO(result.text());
+  for (const std::string& text : texts) CHECK_THAT(result.err, Catch::Contains(text));
+}
+
+}  // namespace
+
+Result require_ok(const Args& command, const RunOptions& options, int line) {
+  INFO("line " << line << ": " << Catch::StringMaker<Args>::convert(command));
+  const Result result = run(command, options);
+  REQUIRE_EXIT(result, 0);
+  return result;
+}
+
+Result require_error(const Args& command, const std::vector<std::string>& texts, int exit_code, int line) {
+  INFO("line " << line << ": " << Catch::StringMaker<Args>::convert(command));
+  const Result result = run(command);
+  check_error(result, exit_code, texts);
+  return result;
+}
+
+void require_refused(const Result& result, const std::string& out, const std::vector<std::string>& texts) {
+  check_error(result, 2, texts);
+  INFO(result.text());
+  CHECK(result.err.find("error: ") == result.err.rfind("error: "));
+  CHECK_FALSE(fs::exists(out));
+}
+
 std::vector<Result> run_side_by_side(const std::vector<Args>& commands, const RunOptions& options) {
   std::vector<std::unique_ptr<Process>> processes;
   for (const Args& command : commands) processes.push_back(std::make_unique<Process>(command, options));
@@ -195,6 +227,8 @@ Args mpirun(int ranks, const Args& command, const Args& mpirun_arguments) {
   return Args{DITRAIN_MPIRUN, "-np", std::to_string(ranks), "--oversubscribe"} + mpirun_arguments + command;
 }
 
+Args on_ranks(int ranks, const Args& command) { return ranks == 1 ? command : mpirun(ranks, command); }
+
 Args sets(const std::vector<std::string>& assignments) {
   Args all;
   for (const std::string& assignment : assignments) all = all + Args{"--set", assignment};
@@ -243,6 +277,8 @@ std::string read_file(const std::string& path) {
   return content.str();
 }
 
+nlohmann::json read_json(const std::string& path) { return nlohmann::json::parse(read_file(path)); }
+
 void write_file(const std::string& path, const std::string& content) {
   std::ofstream out(path, std::ios::binary);
   out << content << std::flush;
@@ -264,6 +300,13 @@ std::vector<std::pair<std::string, std::string>> folder_content(const std::strin
   }
   std::sort(content.begin(), content.end());
   return content;
+}
+
+std::vector<std::pair<std::string, std::string>> data_files(const std::string& folder) {
+  auto files = folder_content(folder);
+  for (auto& [name, content] : files) name = fs::path(name).filename().string();
+  std::erase_if(files, [](const auto& file) { return file.first.starts_with(".") || file.first.ends_with(".lock"); });
+  return files;
 }
 
 std::vector<nlohmann::json> read_metrics(const std::string& out) {
@@ -305,6 +348,8 @@ bool steps_increase(const std::vector<nlohmann::json>& metrics) {
     if (metrics[i].at("step").get<int64_t>() <= metrics[i - 1].at("step").get<int64_t>()) return false;
   return true;
 }
+
+std::vector<int64_t> checkpoints(const std::string& out) { return files::list_checkpoints(out + "/checkpoints"); }
 
 std::string checkpoint_of(const std::string& out, int64_t step) {
   return out + "/checkpoints/" + files::checkpoint_name(step);

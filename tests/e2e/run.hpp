@@ -68,6 +68,14 @@ class Process {
 };
 
 Result run(const Args& command, const RunOptions& options = {});
+/// Fails the test unless the command ends with exit code 0. `line`: of the test.
+Result require_ok(const Args& command, const RunOptions& options = {}, int line = __builtin_LINE());
+/// Fails the test unless the command ends with this exit code and says each of these texts on stderr.
+Result require_error(const Args& command, const std::vector<std::string>& texts, int exit_code = 2,
+                     int line = __builtin_LINE());
+/// Fails the test unless that is exit code 2, an error that is said once, with each of these texts, and `out` was not
+/// made.
+void require_refused(const Result& result, const std::string& out, const std::vector<std::string>& texts);
 /// The results of commands that run at the same time: for those that mostly wait, as mpirun does for a second after an
 /// error.
 std::vector<Result> run_side_by_side(const std::vector<Args>& commands, const RunOptions& options = {});
@@ -93,6 +101,9 @@ Args program(const std::string& name, const Args& arguments = {});
 /// The same under mpirun, also with more ranks than cores.
 Args mpirun(int ranks, const Args& command, const Args& mpirun_arguments = {});
 
+/// The command itself for one rank.
+Args on_ranks(int ranks, const Args& command);
+
 /// ditrain on a model that is quick everywhere: quickstart.yaml made small, with settings of its own
 /// where that may change, without samples and validation, checkpoints only at the end. Later --set flags win.
 Args tiny_ditrain(const std::string& out, int64_t steps, const Args& more = {});
@@ -105,10 +116,14 @@ bool wait_until(F condition, double timeout_s = 60, double poll_s = 0.005);
 void sleep_s(double seconds);
 
 std::string read_file(const std::string& path);
+nlohmann::json read_json(const std::string& path);
 void write_file(const std::string& path, const std::string& content);
 bool same_file(const std::string& a, const std::string& b);
 /// Every file below the folder with its content; a link with its target.
 std::vector<std::pair<std::string, std::string>> folder_content(const std::string& path);
+/// What readers of a folder of data see, by name: no lock, and nothing of a file whose program was killed while it
+/// was being written.
+std::vector<std::pair<std::string, std::string>> data_files(const std::string& folder);
 
 /// The lines of OUT/metrics.jsonl that are whole objects.
 std::vector<nlohmann::json> read_metrics(const std::string& out);
@@ -119,6 +134,8 @@ double largest_relative_difference(const std::vector<double>& a, const std::vect
 bool steps_are_complete(const std::vector<nlohmann::json>& metrics, int64_t last);
 bool steps_increase(const std::vector<nlohmann::json>& metrics);
 
+/// The steps of the checkpoints that a run has.
+std::vector<int64_t> checkpoints(const std::string& out);
 /// OUT/checkpoints/step_0...N
 std::string checkpoint_of(const std::string& out, int64_t step);
 /// Names of the tensor files in which the two checkpoints differ; empty if all bytes are equal.

@@ -21,8 +21,8 @@ TEST_CASE("scripts: the target programs, which the quick start builds, is all pr
   for (const auto& entry : fs::directory_iterator(kRoot + "/apps"))
     if (entry.path().extension() != ".md") sources.insert(entry.path().stem());
   const std::string build = fs::path(DITRAIN_PROGRAM_DIR).parent_path();
-  const Result query = run({"/bin/sh", "-c", "PATH=/usr/bin:$PATH exec ninja -C '" + build + "' -t query programs"});
-  REQUIRE_EXIT(query, 0);
+  const Result query =
+      require_ok({"/bin/sh", "-c", "PATH=/usr/bin:$PATH exec ninja -C '" + build + "' -t query programs"});
   std::istringstream lines(query.out);
   for (std::string line; std::getline(lines, line);)
     if (const size_t at = line.find("bin/"); at != line.npos) built.insert(line.substr(at + 4));

@@ -3,7 +3,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "ditrain/files/checkpoint_folder.hpp"
 #include "run.hpp"
 
 using namespace ditrain::e2e;
@@ -34,12 +33,10 @@ TEST_CASE("tiers: a run that goes on in other tiers, and on 2 ranks, ends with t
   REQUIRE_EXIT(run(tiny_ditrain(whole, 6, kModel)), 0);
   REQUIRE_EXIT(run(tiny_ditrain(parts, 2, kModel + on_disk(scratch / "."))), 0);
   const Args by_workers = sets({"memory.copy=workers"});
-  const Result workers = run(tiny_ditrain(parts, 4, kModel + kPaper + by_workers + Args{"--resume", "auto"}));
-  REQUIRE_EXIT(workers, 0);
+  const Result workers = require_ok(tiny_ditrain(parts, 4, kModel + kPaper + by_workers + Args{"--resume", "auto"}));
   REQUIRE_THAT(workers.out,
                Contains("copies in memory by the workers, at the borders of nodes (memory.copy: workers)"));
-  const Result last = run(tiny_ditrain(parts, 6, kModel + kBulk + Args{"--resume", "auto", "--trace"}));
-  REQUIRE_EXIT(last, 0);
+  const Result last = require_ok(tiny_ditrain(parts, 6, kModel + kBulk + Args{"--resume", "auto", "--trace"}));
   REQUIRE_THAT(last.out, Contains("automem: ") && Contains("expected per step") && Contains("bulk tier"));
   REQUIRE(different_files(checkpoint_of(parts, 6), checkpoint_of(whole, 6)).empty());
   const auto metrics = read_metrics(parts);
@@ -60,8 +57,7 @@ TEST_CASE("tiers: a run that goes on in other tiers, and on 2 ranks, ends with t
 TEST_CASE("tiers: two ranks end with the same bits whatever moves to which tier, in both precisions") {
   const TemporaryFolder scratch;
   const auto train = [&](const std::string& out, const Args& settings) {
-    const Result r = run(mpirun(2, tiny_ditrain(scratch / out, 3, kModel + settings)));
-    REQUIRE_EXIT(r, 0);
+    const Result r = require_ok(mpirun(2, tiny_ditrain(scratch / out, 3, kModel + settings)));
     return r.out.find("automem: ") != std::string::npos;
   };
   for (const std::string precision : {"f32", "bf16"}) {
@@ -135,9 +131,8 @@ TEST_CASE("tiers: a disk that cannot hold its tier is refused by plans and by ru
 TEST_CASE("tiers: a run goes on where memory may not be pinned and io_uring is refused, and says what would mend it") {
   const TemporaryFolder scratch;
   const Args both = on_disk(scratch.path()) + sets({"memory.bulk_gib=0.005"});
-  const Result r = run(tiny_ditrain(scratch / "refused", 3, kModel + both),
-                       {.environment = refusing({"DITRAIN_TEST_REFUSES=mlock io_uring"})});
-  REQUIRE_EXIT(r, 0);
+  const Result r = require_ok(tiny_ditrain(scratch / "refused", 3, kModel + both),
+                              {.environment = refusing({"DITRAIN_TEST_REFUSES=mlock io_uring"})});
   CHECK_THAT(r.err, Contains("the bulk tier is not pinned (mlock: Operation not permitted): ulimit -l unlimited"));
   CHECK_THAT(r.err, Contains("the disk tier uses pread and pwrite: io_uring: Operation not permitted; "));
   CHECK(read_metrics(scratch / "refused").back().at("automem").at("disk_bytes_in") > 0);
@@ -150,9 +145,8 @@ TEST_CASE("tiers: a run goes on where memory may not be pinned and io_uring is r
 TEST_CASE("tiers: a run goes on without huge pages and past a file system without O_DIRECT, to the same bits") {
   const TemporaryFolder scratch;
   const Args both = on_disk(scratch.path()) + sets({"memory.bulk_gib=0.005", "memory.pages=explicit"});
-  const Result r = run(tiny_ditrain(scratch / "refused", 1, kModel + both),
-                       {.environment = refusing({"DITRAIN_TEST_REFUSES=huge o_direct"})});
-  REQUIRE_EXIT(r, 0);
+  const Result r = require_ok(tiny_ditrain(scratch / "refused", 1, kModel + both),
+                              {.environment = refusing({"DITRAIN_TEST_REFUSES=huge o_direct"})});
   CHECK_THAT(r.err, Contains("memory.pages: explicit: ") && Contains("raise vm.nr_hugepages by "));
   CHECK_THAT(r.err, Contains("the disk tier goes through the page cache: the file system of ") &&
                         Contains(" has no O_DIRECT; memory.disk_path: a folder on a local disk"));
@@ -172,8 +166,7 @@ TEST_CASE("tiers: a run goes on without huge pages and past a file system withou
 
 TEST_CASE("tiers: a key of a tier that nothing moves to is told") {
   const TemporaryFolder scratch;
-  const Result r = run(tiny_ditrain(scratch / "out", 1, sets({"memory.disk_gib=1"})));
-  REQUIRE_EXIT(r, 0);
+  const Result r = require_ok(tiny_ditrain(scratch / "out", 1, sets({"memory.disk_gib=1"})));
   CHECK_THAT(r.text(), Contains("memory.disk_gib has no effect: nothing moves between memory tiers"));
 }
 
@@ -182,7 +175,7 @@ TEST_CASE("tiers: a disk that breaks ends the run on all ranks, and earlier chec
   const int ranks = GENERATE(1, 2);
   const auto job = [&](const std::string& out, int64_t steps, const Args& more) {
     const Args command = tiny_ditrain(out, steps, kModel + more);
-    return ranks == 1 ? command : mpirun(ranks, command);
+    return on_ranks(ranks, command);
   };
   const std::string out = scratch / "run", whole = scratch / "whole";
   const Args going = tiny_ditrain(out, kForEver, kModel + on_disk(scratch.path()) + sets({"checkpoint.every_steps=1"}));
@@ -197,7 +190,7 @@ TEST_CASE("tiers: a disk that breaks ends the run on all ranks, and earlier chec
   CHECK_THAT(broken.err, Contains("the disk tier in " + scratch.path() + " cannot be ") &&
                              Contains("Input/output error") && Contains("--resume auto"));
 
-  const int64_t steps = 1 + ditrain::files::list_checkpoints(out + "/checkpoints").back();
+  const int64_t steps = 1 + checkpoints(out).back();
   CHECK(steps >= 4);
   REQUIRE_EXIT(run(job(out, steps, {"--resume", "auto"})), 0);
   REQUIRE_EXIT(run(job(whole, steps, {})), 0);
@@ -208,8 +201,7 @@ TEST_CASE("tiers: a model of small tensors alone has nothing to move, and trains
   const TemporaryFolder scratch;
   const Args small = sets({"model.hidden_size=16", "model.num_heads=2", "model.depth=2", "train.global_batch=2",
                            "memory.automem=planned", "memory.fast_gib=0.02"});
-  const Result r = run(tiny_ditrain(scratch / "out", 2, small));
-  REQUIRE_EXIT(r, 0);
+  const Result r = require_ok(tiny_ditrain(scratch / "out", 2, small));
   CHECK_THAT(r.text(), Contains("memory.automem: planned has no effect"));
 }
 
@@ -226,7 +218,6 @@ TEST_CASE("tiers: what cannot be is refused before anything is allocated") {
   CHECK_THAT(refusal(kBulk + sets({"memory.bulk_gib=0", "memory.disk_gib=0.001"})),
              Contains("do not fit the slow tiers") && Contains("--set memory.disk_gib="));
   CHECK_THAT(refusal(kBulk + sets({"parallel.strategy=dp_tp"})), Contains("memory.automem: off"));
-  const Result dry = run(tiny_ditrain(scratch / "out", 2, kModel + kBulk + Args{"--dry-run"}));
-  REQUIRE_EXIT(dry, 0);
+  const Result dry = require_ok(tiny_ditrain(scratch / "out", 2, kModel + kBulk + Args{"--dry-run"}));
   REQUIRE_THAT(dry.out, Contains("fast pool") && Contains("expected per step"));
 }
