@@ -14,10 +14,12 @@
 #include "ditrain/weights/safetensors.hpp"
 #include "eval/tiny_model.hpp"
 #include "support/files.hpp"
+#include "support/message_of.hpp"
 #include "support/save_checkpoint.hpp"
 
 using namespace ditrain;
 using Catch::Matchers::Contains;
+using ditrain::test::message_of;
 using nlohmann::json;
 
 namespace {
@@ -184,12 +186,7 @@ TEST_CASE("weights with and without scales of queries and keys are not taken for
     const auto tiny = run_with(of_file);
     checkpoint::WeightsSource source = checkpoint::find_weights(tiny->run(), checkpoint::Weights::kEma);
     source.config.model.qk_norm = of_model;
-    try {
-      checkpoint::load_model(source);
-    } catch (const InputError& e) {
-      return e.what();
-    }
-    return "accepted";
+    return message_of([&] { checkpoint::load_model(source); }, "accepted");
   };
   using enum nn::QkNorm;
   for (const nn::QkNorm same : {kNone, kRms, kLayer}) CHECK(refusal(same, same) == "accepted");
@@ -207,12 +204,7 @@ TEST_CASE("weights of another norm, MLP or position are refused with the key to 
     checkpoint::WeightsSource source = checkpoint::find_weights(tiny.run(), checkpoint::Weights::kEma);
     source.config.model = tiny_run().model;
     change_model(source.config.model);
-    try {
-      checkpoint::load_model(source);
-    } catch (const InputError& e) {
-      return e.what();
-    }
-    return "accepted";
+    return message_of([&] { checkpoint::load_model(source); }, "accepted");
   };
   const auto none = [](nn::ModelConfig&) {};
   const auto rms = [](nn::ModelConfig& c) { c.norm = nn::Norm::kRms; };

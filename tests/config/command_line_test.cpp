@@ -11,8 +11,10 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/config/text_layout.hpp"
 #include "ditrain/version.hpp"
+#include "support/message_of.hpp"
 
 using namespace ditrain;
+using ditrain::test::message_of;
 
 namespace {
 
@@ -37,24 +39,14 @@ bool parse(config::CommandLine& line, std::vector<const char*> arguments, std::s
 
 std::string parse_error(const std::vector<const char*>& arguments, const std::string& positional = "") {
   config::CommandLine line = test_line(positional);
-  try {
-    parse(line, arguments);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
+  return message_of([&] { parse(line, arguments); });
 }
 
 template <class F>
 std::string number_error(const std::vector<const char*>& arguments, F read) {
   config::CommandLine line = test_line();
   parse(line, arguments);
-  try {
-    read(line);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
+  return message_of([&] { read(line); });
 }
 
 /// Runs `body` in run_program and returns "exit code: what it printed to stderr".
@@ -113,14 +105,7 @@ TEST_CASE("unknown flags name the nearest") {
   CHECK(parse_error({"--strct=1"}) == "[command line] unknown flag --strct; did you mean --strict?");
   CHECK(parse_error({"--steps", "5"}) == "[command line] unknown flag --steps; try prog --help");
   config::CommandLine with_keys({.program = "ditrain", .summary = "", .flags = {}, .explains_keys = true});
-  const auto refused = [&](const char* flag) {
-    try {
-      parse(with_keys, {flag});
-    } catch (const InputError& e) {
-      return std::string(e.what());
-    }
-    return std::string("accepted");
-  };
+  const auto refused = [&](const char* flag) { return message_of([&] { parse(with_keys, {flag}); }, "accepted"); };
   CHECK(refused("--global_batch") == "[command line] unknown flag --global_batch; try --set train.global_batch=...");
   CHECK(refused("--global-batch") == "[command line] unknown flag --global-batch; try --set train.global_batch=...");
   CHECK(refused("--data") == "[command line] unknown flag --data; try --set data.KEY=VALUE (ditrain --help data)");

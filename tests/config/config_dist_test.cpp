@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "config_support.hpp"
+#include "support/message_of.hpp"
 
 using namespace ditrain;
 using namespace ditrain::test;
@@ -85,12 +86,7 @@ TEST_CASE("dist.simulate_link is off or a map") {
 TEST_CASE("bf16 between nodes and a simulated link are tasks of the engine") {
   const auto refused = [](const std::string& dist) {
     const config::Config c = config::parse_config("dist: {" + dist + "}", "a.yaml");
-    try {
-      config::validate_without_data(c);
-    } catch (const InputError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return message_of([&] { config::validate_without_data(c); }, "");
   };
   CHECK(refused("wire: bf16").empty());
   CHECK(refused("wire: bf16, allreduce: flat").find("dist.wire: bf16 is for hierarchical sums") != std::string::npos);

@@ -3,22 +3,11 @@
 #include <string>
 #include <vector>
 
-#include "ditrain/base/error.hpp"
 #include "ditrain/config/config.hpp"
 #include "ditrain/config/option_table.hpp"
+#include "support/message_of.hpp"
 
 namespace ditrain::test {
-
-/// The message of the InputError that `action` throws; "no error" if it throws none.
-template <class F>
-std::string message_of(F action) {
-  try {
-    action();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 inline std::string parse_error(const std::string& text, const std::vector<std::string>& sets = {}) {
   return message_of([&] { config::parse_config(text, "a.yaml", sets); });

@@ -7,9 +7,11 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/files/files.hpp"
+#include "support/message_of.hpp"
 
 using namespace ditrain;
 using Catch::Contains;
+using ditrain::test::message_of;
 
 namespace {
 
@@ -21,12 +23,7 @@ size_t longest_line(const std::string& text) {
 }
 
 std::string refusal(const std::string& topic) {
-  try {
-    config::help_on_keys(topic, 80);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
+  return message_of([&] { config::help_on_keys(topic, 80); });
 }
 
 }  // namespace

@@ -5,10 +5,12 @@
 #include <string>
 
 #include "ditrain/base/error.hpp"
+#include "support/message_of.hpp"
 #include "thread_world.hpp"
 
 using namespace ditrain;
 using namespace ditrain::dist;
+using ditrain::test::message_of;
 
 namespace {
 
@@ -67,12 +69,7 @@ TEST_CASE("sums of 2^k equal parts are subtrees") {
 TEST_CASE("ranks that are no subtrees are refused with their places") {
   const auto refusal = [](int ranks, int ranks_per_node) {
     ThreadWorld world{.ranks = ranks, .ranks_per_node = ranks_per_node};
-    try {
-      expect_subtrees(ThreadCommunicator(world, 0));
-    } catch (const InputError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return message_of([&] { expect_subtrees(ThreadCommunicator(world, 0)); }, "");
   };
   for (const int ranks : {1, 2, 4, 8})
     for (int ranks_per_node = 1; ranks_per_node <= ranks; ranks_per_node *= 2)

@@ -9,10 +9,12 @@
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/eval/latent_codec.hpp"
 #include "ditrain/weights/safetensors.hpp"
+#include "support/message_of.hpp"
 #include "support/pytorch_bytes.hpp"
 
 using namespace ditrain;
 using namespace ditrain::eval;
+using ditrain::test::message_of;
 namespace fs = std::filesystem;
 
 namespace {
@@ -44,12 +46,7 @@ struct Folder {
 };
 
 std::string problem(const std::string& path, const AutoencoderOptions& options = kEight) {
-  try {
-    AutoencoderFile(path, options).scale_factor();
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  return "";
+  return message_of([&] { AutoencoderFile(path, options).scale_factor(); }, "");
 }
 
 std::vector<double> moments_of(nn::Autoencoder vae, const weights::SafetensorsFile& want, bool decoded) {
@@ -168,7 +165,7 @@ TEST_CASE("files that are no autoencoder, or a damaged one, are refused with wha
                                                   Catch::Contains("without that prefix"));
   }
   CHECK_THAT(problem(std::string(DITRAIN_GOLDEN_DIR) + "/pt_files/train.pt"),
-             Catch::Contains("not the weights of an autoencoder") || Catch::Contains("weights of a DiT"));
+             Catch::Contains("these are the weights of a DiT, not of an autoencoder (VAE)"));
   {
     Copy shape(good);
     shape["decoder.conv_out.weight"].shape = {8, 3, 3, 3};

@@ -17,11 +17,13 @@
 #include "support/files.hpp"
 #include "support/formula.hpp"
 #include "support/inception_weights.hpp"
+#include "support/message_of.hpp"
 #include "support/pytorch_bytes.hpp"
 
 using namespace ditrain;
 using namespace ditrain::eval;
 using Catch::Contains;
+using ditrain::test::message_of;
 
 namespace {
 
@@ -48,12 +50,7 @@ double relative_difference(const std::vector<float>& a, const std::vector<float>
 constexpr double kMostErrorOfBf16 = 0.02;  // as the guide "Evaluate" says
 
 std::string problem(const std::string& path) {
-  try {
-    load_inception(path);
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  return "";
+  return message_of([&] { load_inception(path); }, "");
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/nn/model.hpp"
 #include "small_model.hpp"
+#include "support/message_of.hpp"
 #include "support/random_tensor.hpp"
 
 using namespace ditrain;
@@ -126,12 +127,7 @@ TEST_CASE("LayerSync has the same bits for any team and recomputation, and keeps
 
 TEST_CASE("a LayerSync that the model cannot have is refused with what to set") {
   const auto refusal = [](const nn::LayerSync& sync, const nn::ModelConfig& config, const nn::Routes& routes = {}) {
-    try {
-      nn::validate(sync, config, routes);
-    } catch (const InputError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return message_of([&] { nn::validate(sync, config, routes); }, "");
   };
   CHECK(refusal(kSync, small()).empty());
   CHECK(refusal({.from = 0, .to = 3}, small()).empty());

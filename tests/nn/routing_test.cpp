@@ -11,6 +11,7 @@
 #include "ditrain/nn/model.hpp"
 #include "small_model.hpp"
 #include "support/compare.hpp"
+#include "support/message_of.hpp"
 #include "support/random_tensor.hpp"
 
 using namespace ditrain;
@@ -194,12 +195,7 @@ TEST_CASE("blocks between the ends of a route keep and compute what their tokens
 TEST_CASE("routes that a model cannot have are refused with what to set") {
   const nn::ModelConfig config = small();
   const auto refusal = [](const nn::Routes& routes, const nn::ModelConfig& of) {
-    try {
-      nn::validate(routes, of);
-    } catch (const InputError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return message_of([&] { nn::validate(routes, of); }, "");
   };
   for (const nn::Routes& good : {nn::Routes{}, kInside, kFromTheFirst, kToTheLast})
     CHECK(refusal(good, config).empty());

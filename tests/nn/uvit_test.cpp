@@ -7,6 +7,7 @@
 #include "ditrain/weights/safetensors.hpp"
 #include "small_model.hpp"
 #include "support/compare.hpp"
+#include "support/message_of.hpp"
 #include "support/random_tensor.hpp"
 
 using namespace ditrain;
@@ -237,13 +238,12 @@ TEST_CASE("settings that a U-ViT does not have are refused") {
   const auto refusal = [](const std::function<void(nn::ModelConfig&)>& change) {
     nn::ModelConfig c = tiny();
     change(c);
-    try {
-      nn::apply_name(c);
-      nn::validate(c);
-    } catch (const InputError& e) {
-      return std::string(e.what());
-    }
-    return std::string();
+    return message_of(
+        [&] {
+          nn::apply_name(c);
+          nn::validate(c);
+        },
+        "");
   };
   using Catch::Contains;
   CHECK(refusal([](auto&) {}) == "");

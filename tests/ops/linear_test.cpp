@@ -7,6 +7,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "kernels/kernel_test_utils.hpp"
+#include "support/message_of.hpp"
 #include "support/random_tensor.hpp"
 
 using namespace ditrain;
@@ -313,21 +314,6 @@ TEST_CASE("bf16 layers are f32 layers on the rounded values, and round their res
   }
 }
 
-namespace {
-
-/// The text of the ShapeError that `call` throws.
-template <class F>
-std::string refusal(const F& call) {
-  try {
-    call();
-  } catch (const ShapeError& e) {
-    return e.what();
-  }
-  return "no error";
-}
-
-}  // namespace
-
 TEST_CASE("linear layers refuse types that do not fit, and say which") {
   Rig rig;
   ops::Context& ctx = rig.ctx;
@@ -335,32 +321,33 @@ TEST_CASE("linear layers refuse types that do not fit, and say which") {
   const auto bf16 = [](const Tensor& t) { return Tensor(t.shape(), DType::kBF16); };
   const Tensor y({2, 3, 4}), half_y = bf16(y), dx({2, 3, 8}), dw({4, 8}), labels({2, 3, 8}, DType::kI64);
 
-  CHECK(refusal([&] { ops::linear_forward(ctx, p.x, p.w, bf16(p.b), y); }) ==
+  CHECK(message_of<ShapeError>([&] { ops::linear_forward(ctx, p.x, p.w, bf16(p.b), y); }) ==
         "[linear_forward] type of b; got bf16, expected f32");
-  CHECK(refusal([&] { ops::linear_forward(ctx, labels, p.w, p.b, y); }) ==
+  CHECK(message_of<ShapeError>([&] { ops::linear_forward(ctx, labels, p.w, p.b, y); }) ==
         "[linear_forward] type of an operand; got i64, expected f32 or bf16");
-  CHECK(refusal([&] { ops::linear_backward_data(ctx, p.dy, p.w, bf16(dx), true); }) ==
+  CHECK(message_of<ShapeError>([&] { ops::linear_backward_data(ctx, p.dy, p.w, bf16(dx), true); }) ==
         "[linear_backward_data] type of a gradient that is added to; got bf16, expected f32");
-  CHECK(refusal([&] { ops::linear_backward_weight(ctx, p.x, p.dy, bf16(dw), p.b); }) ==
+  CHECK(message_of<ShapeError>([&] { ops::linear_backward_weight(ctx, p.x, p.dy, bf16(dw), p.b); }) ==
         "[linear_backward_weight] type of dw; got bf16, expected f32");
-  CHECK(refusal([&] { ops::linear_backward_weight(ctx, p.x, p.dy, dw, bf16(p.b)); }) ==
+  CHECK(message_of<ShapeError>([&] { ops::linear_backward_weight(ctx, p.x, p.dy, dw, bf16(p.b)); }) ==
         "[linear_backward_weight] type of db; got bf16, expected f32");
-  CHECK(refusal([&] {
+  CHECK(message_of<ShapeError>([&] {
           ops::linear_forward(ctx, {bf16(p.raw), p.norm}, p.w, p.b, y);
         }) == "[linear_forward] type of a normalised input; got bf16, expected f32");
   ops::NormTerms wrong = p.norm;
   wrong.mean = bf16(wrong.mean);
-  CHECK(refusal([&] {
+  CHECK(message_of<ShapeError>([&] {
           ops::linear_forward(ctx, {p.raw, wrong}, p.w, p.b, y);
         }) == "[linear_forward] type of what a normalised input needs; got bf16, expected f32");
-  CHECK(refusal([&] { ops::linear_forward(ctx, p.x, p.w, p.b, y, ops::then_gelu(half_y)); }) ==
+  CHECK(message_of<ShapeError>([&] { ops::linear_forward(ctx, p.x, p.w, p.b, y, ops::then_gelu(half_y)); }) ==
         "[linear_forward] type of what an epilogue writes; got bf16, expected f32");
-  CHECK(refusal([&] { ops::linear_backward_data(ctx, p.dy, p.w, dx, false, ops::times_gelu_slope(bf16(dx), {})); }) ==
-        "[linear_backward_data] type of what an epilogue reads; got bf16, expected f32");
-  CHECK(refusal([&] {
+  CHECK(message_of<ShapeError>([&] {
+          ops::linear_backward_data(ctx, p.dy, p.w, dx, false, ops::times_gelu_slope(bf16(dx), {}));
+        }) == "[linear_backward_data] type of what an epilogue reads; got bf16, expected f32");
+  CHECK(message_of<ShapeError>([&] {
           ops::linear_forward(ctx, p.x, p.w, p.b, half_y, ops::then_gate_residual(p.stream, p.gate, half_y));
         }) == "[linear_forward] type of what an epilogue writes; got bf16, expected f32");
-  CHECK(refusal([&] {
+  CHECK(message_of<ShapeError>([&] {
           const ops::Chunk gate{bf16(p.gate.cond), 1};
           ops::linear_forward(ctx, p.x, p.w, p.b, y, ops::then_gate_residual(p.stream, gate, y));
         }) == "[linear_forward] type of a gate; got bf16, expected f32");
@@ -371,18 +358,20 @@ TEST_CASE("linear layers refuse shapes around the product that do not fit") {
   ops::Context& ctx = rig.ctx;
   const Layer p(2, 3, 8, 4, DType::kF32);
   const Tensor y({2, 3, 4}), flat({6, 4});
-  CHECK(refusal([&] { ops::linear_forward(ctx, p.x, p.w, p.b, y, ops::then_gelu(Tensor())); }) ==
+  CHECK(message_of<ShapeError>([&] { ops::linear_forward(ctx, p.x, p.w, p.b, y, ops::then_gelu(Tensor())); }) ==
         "[linear_forward] what an epilogue writes; got nothing, expected [2, 3, 4]");
-  CHECK(refusal([&] {
+  CHECK(message_of<ShapeError>([&] {
           ops::linear_forward(ctx, p.x, p.w, p.b, y, {LinearOutput::Kind::kGeluBackward, {}, y, {}});
         }) == "[linear_forward] what an epilogue reads; got nothing, expected [2, 3, 4]");
-  CHECK(refusal([&] { ops::linear_forward(ctx, p.x, p.w, p.b, y, ops::then_gate_residual(flat, p.gate, y)); }) ==
-        "[linear_forward] what an epilogue reads; got [6, 4], expected [2, 3, 4]");
-  CHECK(refusal([&] { ops::linear_forward(ctx, p.x, p.w, p.b, flat, ops::then_gate_residual(flat, p.gate, flat)); }) ==
-        "[linear_forward] the result before a gate; got [6, 4], expected [B, T, C]");
-  CHECK(refusal([&] {
+  CHECK(message_of<ShapeError>([&] {
+          ops::linear_forward(ctx, p.x, p.w, p.b, y, ops::then_gate_residual(flat, p.gate, y));
+        }) == "[linear_forward] what an epilogue reads; got [6, 4], expected [2, 3, 4]");
+  CHECK(message_of<ShapeError>([&] {
+          ops::linear_forward(ctx, p.x, p.w, p.b, flat, ops::then_gate_residual(flat, p.gate, flat));
+        }) == "[linear_forward] the result before a gate; got [6, 4], expected [B, T, C]");
+  CHECK(message_of<ShapeError>([&] {
           ops::linear_forward(ctx, {p.raw.reshaped({6, 8}), p.norm}, p.w, p.b, y);
         }) == "[linear_forward] a normalised input; got [6, 8], expected [B, T, C]");
-  CHECK(refusal([&] { ops::linear_forward(ctx, p.x, p.w, Tensor({3}), y); }) ==
+  CHECK(message_of<ShapeError>([&] { ops::linear_forward(ctx, p.x, p.w, Tensor({3}), y); }) ==
         "[linear_forward] b; got [3], expected [4]");
 }

@@ -5,9 +5,11 @@
 
 #include "ditrain/base/error.hpp"
 #include "platform/synthetic.hpp"
+#include "support/message_of.hpp"
 
 using namespace ditrain;
 using namespace ditrain::parallel;
+using ditrain::test::message_of;
 using platform::Pu;
 using platform::synthetic_machine;
 using platform::Topology;
@@ -57,12 +59,7 @@ void check_sound(const CorePlan& plan, const Topology& t, bool smt = false) {
 }
 
 std::string error_of(const Topology& t, const CoreRequest& request) {
-  try {
-    plan_cores(t, request);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
+  return message_of([&] { plan_cores(t, request); });
 }
 
 }  // namespace

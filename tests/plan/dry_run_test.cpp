@@ -6,9 +6,11 @@
 
 #include "ditrain/base/error.hpp"
 #include "platform/synthetic.hpp"
+#include "support/message_of.hpp"
 #include "support/small_config.hpp"
 
 using namespace ditrain;
+using ditrain::test::message_of;
 
 namespace {
 
@@ -75,14 +77,7 @@ TEST_CASE("outer steps: groups are nodes or simulated hosts, whose ranks alone s
   const auto settled = [&](const plan::Ranks& ranks) { return plan::settle(config, {}, ranks).config; };
   CHECK(settled({4, 2}).dist.outer->groups == 2);
   CHECK(settled({4, 1}).dist.outer->groups == 4);
-  const auto refused = [&](const plan::Ranks& ranks) {
-    try {
-      settled(ranks);
-    } catch (const InputError& error) {
-      return std::string(error.what());
-    }
-    return std::string("no error");
-  };
+  const auto refused = [&](const plan::Ranks& ranks) { return message_of([&] { settled(ranks); }); };
   CHECK(refused({2, 2}) ==
         "[config] dist.outer: one node has nothing to average; got 2 rank(s) on one node, expected two nodes or more; "
         "try dist.outer: off, or, to see it on one machine, dist.simulate_link={hosts: 2} and mpirun -np 2");

@@ -14,9 +14,11 @@
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/platform/cpu.hpp"
+#include "support/message_of.hpp"
 
 using namespace ditrain;
 using Catch::Contains;
+using ditrain::test::message_of;
 namespace fs = std::filesystem;
 
 namespace {
@@ -64,12 +66,7 @@ std::string applied(const std::string& tuned) {
 }
 
 std::string refusal(const std::string& tuned) {
-  try {
-    applied(tuned);
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  return "no error";
+  return message_of([&] { applied(tuned); });
 }
 
 bool blocks_are(int64_t rows, int64_t cols) {

@@ -14,8 +14,10 @@
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/platform/limits.hpp"
 #include "recompute_config.hpp"
+#include "support/message_of.hpp"
 
 using namespace ditrain;
+using ditrain::test::message_of;
 using test::config_of;
 
 namespace {
@@ -39,12 +41,7 @@ struct DataLimit {
 /// Of so many ranks of a node, each of which may take `limit` bytes.
 std::string refusal(const config::Config& config, size_t limit, int ranks = 1) {
   const DataLimit lowered(limit);
-  try {
-    plan::check_memory(plan::plan_run(config, ranks, {.ranks_on_node = ranks}));
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  return "no error";
+  return message_of([&] { plan::check_memory(plan::plan_run(config, ranks, {.ranks_on_node = ranks})); });
 }
 
 }  // namespace
@@ -161,12 +158,7 @@ TEST_CASE("the disk of a plan has to have free space for all ranks of the node, 
     const auto free = double(std::filesystem::space(folder.path()).available);
     plan.automem->tier_bytes[memory::tier("disk")] = size_t(share_of_disk * free);
     plan.place.ranks_on_node = ranks;
-    try {
-      plan::check_tiers(plan, run_folder);
-    } catch (const InputError& e) {
-      return e.what();
-    }
-    return "none";
+    return message_of([&] { plan::check_tiers(plan, run_folder); }, "none");
   };
   const std::string later = folder / "not/yet", file = folder / "file";
   std::ofstream(file) << "no folder";

@@ -13,10 +13,12 @@
 #include "ditrain/plan/run_plan.hpp"
 #include "ditrain/platform/affinity.hpp"
 #include "platform/synthetic.hpp"
+#include "support/message_of.hpp"
 #include "support/skip.hpp"
 
 using namespace ditrain;
 using Catch::Contains;
+using ditrain::test::message_of;
 using platform::ScopedVariable;
 using platform::synthetic_machine;
 
@@ -27,12 +29,7 @@ using Sizes = std::vector<int>;
 constexpr auto kTiers = config::AutoMem::kPlanned;
 
 std::string error_of(const config::Config& config) {
-  try {
-    plan::plan_placement(config, *dist::make_null_communicator());
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
+  return message_of([&] { plan::plan_placement(config, *dist::make_null_communicator()); });
 }
 
 /// The lines of a text that begin with `word`.
