@@ -50,6 +50,22 @@ inline std::vector<const AttentionKernels*> usable_attention(DType type) {
 }
 inline std::vector<const ElementwiseKernels*> usable_elementwise() { return usable(&Families::elementwise); }
 
+/// Empty if the same elements are NaN, +infinity and -infinity and the others are equal within `relative`.
+inline std::string mismatch(const std::vector<float>& got, const std::vector<float>& want, double relative) {
+  if (got.size() != want.size())
+    return "got " + std::to_string(got.size()) + " values, want " + std::to_string(want.size());
+  for (size_t i = 0; i < want.size(); ++i) {
+    const double error = std::abs(double(got[i]) - double(want[i]));
+    const bool same = std::isfinite(want[i]) ? error <= relative * (1 + std::abs(want[i]))
+                      : std::isnan(want[i])  ? std::isnan(got[i])
+                                             : got[i] == want[i];
+    if (!same)
+      return "at " + std::to_string(i) + " of " + std::to_string(want.size()) + ": got " + std::to_string(got[i]) +
+             ", want " + std::to_string(want[i]);
+  }
+  return "";
+}
+
 /// Uniform values in [-1, 1), different for every `salt`.
 inline std::vector<float> random_values(int64_t n, uint64_t salt, float magnitude = 1) {
   const RandomKey key(7, Stream::kTest, salt);

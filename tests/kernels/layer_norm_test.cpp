@@ -82,12 +82,31 @@ TEST_CASE("layer norm of a constant row is the shift, and a large mean costs no 
   }
 }
 
+namespace {
+
+std::vector<double> doubles(int64_t n, uint64_t salt) {
+  const std::vector<float> x = random_values(n, salt);
+  return {x.begin(), x.end()};
+}
+
+/// Numbers of `gradient` against central differences of `loss`, which reads `at`.
+template <class Loss>
+void check_differences(std::vector<double>& at, const std::vector<double>& gradient, const Loss& loss) {
+  for (size_t i = 0; i < at.size(); ++i) {
+    const double kept = at[i], step = 1e-5;
+    at[i] = kept + step;
+    const double above = loss();
+    at[i] = kept - step;
+    const double below = loss();
+    at[i] = kept;
+    CHECK(gradient[i] == Approx((above - below) / (2 * step)).margin(1e-8));
+  }
+}
+
+}  // namespace
+
 TEST_CASE("reference layer norm and gate: gradients equal finite differences in f64") {
   const int64_t rows = 3, cols = 6;
-  const auto doubles = [](int64_t n, uint64_t salt) {
-    const std::vector<float> x = random_values(n, salt);
-    return std::vector<double>(x.begin(), x.end());
-  };
   std::vector<double> x = doubles(18, 111), shift = doubles(6, 112), scale = doubles(6, 113), gate = doubles(6, 114);
   const std::vector<double> weight = doubles(18, 115);
   std::vector<double> h = doubles(18, 116);
@@ -105,31 +124,16 @@ TEST_CASE("reference layer norm and gate: gradients equal finite differences in 
   ref::layer_norm_modulate_backward_body(x.data(), mean.data(), rstd.data(), scale.data(), weight.data(), dx.data(),
                                          dshift.data(), dscale.data(), rows, cols);
   ref::gate_residual_backward_body(weight.data(), gate.data(), h.data(), dh.data(), dgate.data(), rows, cols);
-  const auto compare = [&](std::vector<double>& at, const std::vector<double>& gradient) {
-    for (size_t i = 0; i < at.size(); ++i) {
-      const double kept = at[i], step = 1e-5;
-      at[i] = kept + step;
-      const double above = loss();
-      at[i] = kept - step;
-      const double below = loss();
-      at[i] = kept;
-      CHECK(gradient[i] == Approx((above - below) / (2 * step)).margin(1e-8));
-    }
-  };
-  compare(x, dx);
-  compare(shift, dshift);
-  compare(scale, dscale);
-  compare(gate, dgate);
-  compare(h, dh);
+  check_differences(x, dx, loss);
+  check_differences(shift, dshift, loss);
+  check_differences(scale, dscale, loss);
+  check_differences(gate, dgate, loss);
+  check_differences(h, dh, loss);
 }
 
 TEST_CASE("reference RMSNorm with modulation: gradients equal finite differences in f64") {
   constexpr int64_t kRows = 3, kCols = 6;
   constexpr double kFdEps = 1e-3;
-  const auto doubles = [](int64_t n, uint64_t salt) {
-    const std::vector<float> x = random_values(n, salt);
-    return std::vector<double>(x.begin(), x.end());
-  };
   std::vector<double> x = doubles(18, 121), shift = doubles(6, 122), scale = doubles(6, 123), rstd(3);
   const std::vector<double> weight = doubles(18, 124);
   const auto loss = [&] {
@@ -145,18 +149,7 @@ TEST_CASE("reference RMSNorm with modulation: gradients equal finite differences
   std::vector<double> dx(18), dshift(6), dscale(6);
   ref::layer_norm_modulate_backward_body<double>(x.data(), nullptr, rstd.data(), scale.data(), weight.data(), dx.data(),
                                                  dshift.data(), dscale.data(), kRows, kCols);
-  const auto compare = [&](std::vector<double>& at, const std::vector<double>& gradient) {
-    for (size_t i = 0; i < at.size(); ++i) {
-      const double kept = at[i], step = 1e-5;
-      at[i] = kept + step;
-      const double above = loss();
-      at[i] = kept - step;
-      const double below = loss();
-      at[i] = kept;
-      CHECK(gradient[i] == Approx((above - below) / (2 * step)).margin(1e-8));
-    }
-  };
-  compare(x, dx);
-  compare(shift, dshift);
-  compare(scale, dscale);
+  check_differences(x, dx, loss);
+  check_differences(shift, dshift, loss);
+  check_differences(scale, dscale, loss);
 }

@@ -54,18 +54,6 @@ class Array {
   int64_t n_;
 };
 
-/// Empty if the same elements are NaN, +inf and -inf, and the others equal within `relative`.
-std::string mismatch(const std::vector<float>& got, const std::vector<float>& want, double relative) {
-  for (size_t i = 0; i < want.size(); ++i) {
-    const bool same = std::isfinite(want[i]) ? std::abs(got[i] - want[i]) <= relative * (1 + std::abs(want[i]))
-                      : std::isnan(want[i])  ? std::isnan(got[i])
-                                             : got[i] == want[i];
-    if (!same)
-      return "at " + std::to_string(i) + ": got " + std::to_string(got[i]) + ", want " + std::to_string(want[i]);
-  }
-  return "";
-}
-
 template <class T>
 constexpr double kRelative = sizeof(T) == 2 ? 0x1p-7 : 1e-5;
 /// What the kernel sees: rounded if T is bf16.

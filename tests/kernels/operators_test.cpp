@@ -202,20 +202,6 @@ Outcome run(const Operator& op, const Shape& shape, const Arrays& start, const H
   return outcome;
 }
 
-/// Empty if the same elements are NaN, +infinity and -infinity and the others are equal within `relative`.
-std::string mismatch(const std::vector<float>& got, const std::vector<float>& want, double relative) {
-  for (size_t i = 0; i < want.size(); ++i) {
-    const double error = std::abs(double(got[i]) - double(want[i]));
-    const bool same = std::isfinite(want[i]) ? error <= relative * (1 + std::abs(want[i]))
-                      : std::isnan(want[i])  ? std::isnan(got[i])
-                                             : got[i] == want[i];
-    if (!same)
-      return "at " + std::to_string(i) + " of " + std::to_string(want.size()) + ": got " + std::to_string(got[i]) +
-             ", want " + std::to_string(want[i]);
-  }
-  return "";
-}
-
 void check_against_reference(const Row& row, const Shape& shape, const Arrays& start) {
   const std::vector<Parameter> parameters = arrays_of(row.kernel);
   const Outcome got = run(row.kernel, shape, start), want = run(row.reference, shape, start);
