@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <set>
 #include <vector>
 
 #include "ditrain/base/error.hpp"
@@ -71,9 +72,11 @@ TEST_CASE("each place of a larger set gets each part of it equally often") {
 
 TEST_CASE("far positions of huge sets are reached at once") {
   const EpochSampler sampler(int64_t{1} << 40, 1);
-  const int64_t index = sampler.index_at((int64_t{1} << 40) * 1000 + 12345);
-  CHECK(index >= 0);
-  CHECK(index < int64_t{1} << 40);
+  std::set<int64_t> indices;
+  for (int64_t i = 0; i < 1000; ++i) indices.insert(sampler.index_at((int64_t{1} << 40) * 1000 + 12345 + i));
+  CHECK(indices.size() == 1000);  // of one epoch
+  CHECK((*indices.begin() >= 0 && *indices.rbegin() < int64_t{1} << 40));
+  CHECK(*indices.rbegin() - *indices.begin() > int64_t{1} << 39);  // from all over the set
   CHECK_THROWS_AS(EpochSampler(0, 1), InputError);
   CHECK_THROWS_AS(EpochSampler((int64_t{1} << 40) + 1, 1), InputError);
   CHECK_THROWS_AS(sampler.index_at(-1), LogicFault);

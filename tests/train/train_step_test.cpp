@@ -204,7 +204,6 @@ TEST_CASE("gradients left from before have no part in a step") {
     if (p->trainable) copy(random_tensor(p->shape, 9, NAN), p->grad);
   const Outcome expected = two_steps(clean), got = two_steps(dirty);
   CHECK(got == expected);
-  CHECK(got.grads == got.grads);  // no NaN
 }
 
 TEST_CASE("routes are drawn anew for each sample and step, whatever the micro-batch and the team") {

@@ -146,6 +146,7 @@ TEST_CASE("bad arrays are refused, each with its own reason") {
 }
 
 TEST_CASE("a file of numpy that is cut or changed anywhere gives arrays or an InputError") {
+  int64_t read_whole = 0, refused = 0;
   for (const char* name : {"compressed.npz", "single.npy", "zip64.npz"}) {
     const std::string whole = get_file(kFolder + name);
     for (size_t at = 0; at < whole.size(); ++at) {
@@ -155,9 +156,13 @@ TEST_CASE("a file of numpy that is cut or changed anywhere gives arrays or an In
         try {
           const NpzFile file("f", bytes);
           for (const std::string& array : file.names()) file.to_f64(array);
+          ++read_whole;
         } catch (const InputError&) {
+          ++refused;
         }
       }
     }
   }
+  CAPTURE(read_whole, refused);
+  CHECK(refused > read_whole);  // every cut, and most changes
 }
