@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "ditrain/base/bytes.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/base/text.hpp"

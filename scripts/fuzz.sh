@@ -20,7 +20,7 @@ objects=() raster_objects=()
 for source in src/weights/{zip_file,pickle,pytorch_storage,pytorch_file,npy_header,npz_file}.cpp \
               src/weights/{safetensors,safetensors_header}.cpp src/files/{mapped_file,crc32,files}.cpp \
               src/images/{image_read,image_jpeg,raster,pixel_type,jp2_check}.cpp \
-              src/base/{error,log,temporary_folder}.cpp; do
+              src/base/{error,log,temporary_folder,text}.cpp; do
   object=$out/objects/$(basename "$source" .cpp).o
   case $source in
     */raster.cpp | */pixel_type.cpp | */jp2_check.cpp | */temporary_folder.cpp) raster_objects+=("$object") ;;

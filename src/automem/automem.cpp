@@ -4,8 +4,8 @@
 #include <atomic>
 #include <thread>
 
-#include "ditrain/base/bytes.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/base/text.hpp"
 
 namespace ditrain::automem {
 namespace {

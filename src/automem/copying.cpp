@@ -9,9 +9,9 @@
 #include <latch>
 #include <vector>
 
-#include "ditrain/base/bytes.hpp"
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/kernels/measure.hpp"
 #include "ditrain/parallel/partition.hpp"
 #include "ditrain/platform/numa.hpp"

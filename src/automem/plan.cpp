@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "ditrain/base/bytes.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/text.hpp"
 
 namespace ditrain::automem {
 namespace {

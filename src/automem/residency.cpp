@@ -5,9 +5,9 @@
 #include <cstring>
 #include <utility>
 
-#include "ditrain/base/bytes.hpp"
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/text.hpp"
 
 namespace ditrain::automem {
 

@@ -1,9 +1,35 @@
 #include "ditrain/base/text.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 
 namespace ditrain {
+
+std::string format_bytes(size_t bytes) {
+  const double b = double(bytes);
+  if (b >= 0x1p30) return fmt::format("{:.2f} GiB", b / 0x1p30);
+  if (b >= 0x1p20) return fmt::format("{:.1f} MiB", b / 0x1p20);
+  return fmt::format("{:.1f} KiB", b / 0x1p10);
+}
+
+std::string format_duration(double seconds) {
+  const auto s = int64_t(std::max(0.0, seconds) + 0.5);
+  if (s < 60) return fmt::format("{} s", s);
+  if (s < 3600) return fmt::format("{} min {} s", s / 60, s % 60);
+  return fmt::format("{} h {} min", s / 3600, s / 60 % 60);
+}
+
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(separator, begin), text.size());
+    parts.emplace_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
 
 bool is_utf8(std::string_view text) {
   for (size_t i = 0; i < text.size();) {

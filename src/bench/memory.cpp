@@ -6,10 +6,10 @@
 #include <memory>
 
 #include "ditrain/automem/automem.hpp"
-#include "ditrain/base/bytes.hpp"
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/temporary_folder.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/bench/step.hpp"
 #include "ditrain/plan/automem_plan.hpp"
 #include "ditrain/platform/pages.hpp"

@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <fstream>
 
-#include "ditrain/base/bytes.hpp"
+#include "ditrain/base/text.hpp"
 
 namespace ditrain::bench {
 namespace {

@@ -8,8 +8,8 @@
 #include <map>
 #include <utility>
 
-#include "ditrain/base/bytes.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/parallel/team.hpp"
 #include "ditrain/platform/numa.hpp"
 #include "ditrain/platform/pages.hpp"

@@ -7,7 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "ditrain/base/bytes.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/commit.hpp"
 #include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/platform/pages.hpp"

@@ -16,8 +16,8 @@
 #include <optional>
 
 #include "disk_queue.hpp"
-#include "ditrain/base/bytes.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/platform/numa.hpp"
 #include "stream_copy.hpp"
 

@@ -7,7 +7,7 @@
 #include <set>
 #include <utility>
 
-#include "ditrain/base/bytes.hpp"
+#include "ditrain/base/text.hpp"
 
 namespace ditrain::memory {
 namespace {

@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "ditrain/automem/uses.hpp"
-#include "ditrain/base/bytes.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/kernels/measure.hpp"
 #include "ditrain/nn/model.hpp"
 #include "ditrain/optim/optimizer.hpp"

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "ditrain/base/bytes.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/kernels/measure.hpp"
 #include "ditrain/plan/inputs.hpp"

@@ -6,8 +6,8 @@
 #include <functional>
 #include <utility>
 
-#include "ditrain/base/bytes.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/config/replicas.hpp"
 #include "ditrain/plan/memory_plan.hpp"
 

@@ -6,8 +6,8 @@
 #include <bit>
 #include <tuple>
 
-#include "ditrain/base/bytes.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/config/replicas.hpp"
 #include "ditrain/platform/limits.hpp"
 

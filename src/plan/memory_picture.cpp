@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "ditrain/base/bytes.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/files/files.hpp"
 
 namespace ditrain::plan {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "ditrain/base/bytes.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/config/replicas.hpp"
 #include "ditrain/dist/engine.hpp"
 #include "ditrain/dist/sums.hpp"

@@ -10,8 +10,8 @@
 #include <set>
 #include <tuple>
 
-#include "ditrain/base/bytes.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/config/differences.hpp"
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/config/replicas.hpp"

@@ -8,11 +8,10 @@
 #include <optional>
 #include <tuple>
 
-#include "ditrain/base/bytes.hpp"
 #include "ditrain/base/clock.hpp"
-#include "ditrain/base/duration.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/diffusion/sampler.hpp"
 #include "ditrain/files/files.hpp"
 #include "ditrain/kernels/measure.hpp"

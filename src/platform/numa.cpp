@@ -9,8 +9,8 @@
 #include <cstring>
 #include <fstream>
 
-#include "ditrain/base/bytes.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/platform/pages.hpp"
 #include "ditrain/platform/topology.hpp"
 

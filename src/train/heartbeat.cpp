@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "ditrain/base/log.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/platform/affinity.hpp"
 #include "ditrain/train/metrics.hpp"
 

@@ -12,7 +12,6 @@
 #include <sstream>
 #include <utility>
 
-#include "ditrain/base/bytes.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/base/text.hpp"

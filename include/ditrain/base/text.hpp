@@ -1,9 +1,27 @@
-// Text from outside, and for a shell.
+// Text from outside, for readers, and for a shell.
 #pragma once
+#include <charconv>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace ditrain {
+
+std::string format_bytes(size_t bytes);  ///< "13.50 GiB", "24.0 MiB" or "0.5 KiB"
+/// "12 s", "3 min 12 s" or "5 h 3 min".
+std::string format_duration(double seconds);
+
+/// What stands between the separators: one more than there are of these, so "" has one part, which is empty.
+std::vector<std::string> split(std::string_view text, char separator);
+
+/// Whether the whole text is one number (without blanks, without +); `value` becomes it, and stays otherwise.
+template <class T>
+bool parse_whole(std::string_view text, T& value) {
+  T parsed{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), parsed);
+  if (error != std::errc() || end != text.data() + text.size()) return false;
+  return value = parsed, true;
+}
 
 /// Well-formed UTF-8: shortest forms only, no surrogates, at most U+10FFFF.
 bool is_utf8(std::string_view text);

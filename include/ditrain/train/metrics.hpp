@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "ditrain/base/clock.hpp"
-#include "ditrain/base/duration.hpp"
 #include "ditrain/dist/communicator.hpp"
 #include "ditrain/memory/tiers.hpp"
 
