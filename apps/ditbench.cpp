@@ -2,16 +2,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <iterator>
 #include <limits>
 #include <optional>
-#include <sstream>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/base/words.hpp"
 #include "ditrain/bench/clusters.hpp"
 #include "ditrain/bench/comm.hpp"
@@ -141,10 +139,7 @@ config::CommandLine make_command_line() {
 
 /// The words of a flag, separated by commas.
 std::vector<std::string> words(const config::CommandLine& line, const std::string& flag) {
-  std::vector<std::string> all;
-  std::istringstream list(line.get(flag) + ",");  // a last comma begins an empty word
-  for (std::string word; std::getline(list, word, ',');) all.push_back(word);
-  return all;
+  return split(line.get(flag), ',');
 }
 
 /// The numbers of a flag, from least to most, separated by commas.
@@ -152,11 +147,9 @@ template <class T>
 std::vector<T> numbers(const config::CommandLine& line, const std::string& flag, T least, T most,
                        const char* expected) {
   std::vector<T> values;
-  std::istringstream list(line.get(flag) + ",");  // a last comma begins an empty word, which is refused
-  for (std::string text; std::getline(list, text, ',');) {
+  for (const std::string& word : words(line, flag)) {
     T value{};
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size() || !(value >= least && value <= most))
+    if (!parse_whole(word, value) || !(value >= least && value <= most))
       throw InputError({.where = "command line",
                         .what = "--" + flag + ": bad value",
                         .got = "'" + line.get(flag) + "'",
@@ -172,8 +165,7 @@ std::vector<int64_t> integers(const config::CommandLine& line, const std::string
 
 std::vector<DType> precisions(const config::CommandLine& line) {
   std::vector<DType> types;
-  std::istringstream list(line.get("precision") + ",");  // a last comma begins an empty word, which is refused
-  for (std::string name; std::getline(list, name, ',');) {
+  for (const std::string& name : words(line, "precision")) {
     const DType type = parse_word<DType>("command line", "--precision", name);
     if (std::find(types.begin(), types.end(), type) != types.end())
       throw InputError({.where = "command line", .what = "--precision names " + name + " twice"});
@@ -340,9 +332,7 @@ bench::QualityRecipe recipe_of(const std::string& text) {
   const size_t colon = text.rfind(':');
   double minutes = 0;
   if (colon == std::string::npos || std::filesystem::exists(text)) return {text};
-  const char *begin = text.data() + colon + 1, *end = text.data() + text.size();
-  if (const auto [rest, error] = std::from_chars(begin, end, minutes);
-      error != std::errc() || rest != end || !(minutes > 0 && minutes < 1e6))
+  if (!parse_whole(text.substr(colon + 1), minutes) || !(minutes > 0 && minutes < 1e6))
     throw InputError({.where = "command line",
                       .what = "--recipe: no minutes behind the colon",
                       .got = "'" + text + "'",
@@ -408,17 +398,14 @@ std::vector<E> choices(const config::CommandLine& line, const std::string& flag)
 /// The two numbers of "A:B".
 std::pair<double, double> pair_of(const config::CommandLine& line, const std::string& flag, double most_first,
                                   double most_second, const char* expected) {
-  const std::string text = line.get(flag);
-  const size_t colon = text.find(':');
+  const std::vector<std::string> parts = split(line.get(flag), ':');
   double first = -1, second = -1;
-  const auto read = [&](size_t begin, size_t end, double& value) {
-    const auto [stop, error] = std::from_chars(text.data() + begin, text.data() + end, value);
-    return error == std::errc() && stop == text.data() + end;
-  };
-  if (colon == text.npos || !read(0, colon, first) || !read(colon + 1, text.size(), second) ||
+  if (parts.size() != 2 || !parse_whole(parts[0], first) || !parse_whole(parts[1], second) ||
       !(first >= 0 && first <= most_first && second >= 0 && second <= most_second))
-    throw InputError(
-        {.where = "command line", .what = "--" + flag + ": bad value", .got = "'" + text + "'", .expected = expected});
+    throw InputError({.where = "command line",
+                      .what = "--" + flag + ": bad value",
+                      .got = "'" + line.get(flag) + "'",
+                      .expected = expected});
   return {first, second};
 }
 
@@ -498,16 +485,11 @@ constexpr Bench kBenches[] = {
      "jitter slow busy message-us seed rounds every-die"},
     {"paper", run_paper, "model batch precision recompute set only platform out"}};
 
-std::vector<std::string> flags_of(const Bench& bench) {
-  std::istringstream flags{std::string(bench.flags)};
-  return {std::istream_iterator<std::string>(flags), {}};
-}
-
 /// A flag that another bench would read is refused: hours are not spent on measuring something else.
 void check_flags(const config::CommandLine& line, const Bench& bench) {
-  const std::vector<std::string> own = flags_of(bench);
+  const std::vector<std::string> own = split(bench.flags, ' ');
   for (const Bench& other : kBenches)
-    for (const std::string& flag : flags_of(other))
+    for (const std::string& flag : split(other.flags, ' '))
       if (line.has(flag) && std::find(own.begin(), own.end(), flag) == own.end())
         throw InputError({.where = "command line",
                           .what = fmt::format("--{} is not a flag of ditbench {}", flag, bench.name),
@@ -518,18 +500,16 @@ void check_flags(const config::CommandLine& line, const Bench& bench) {
 
 const Bench& wanted_bench(const config::CommandLine& line) {
   std::vector<std::string> names;
-  std::string list;
   for (const Bench& b : kBenches) {
     if (line.positional() == std::vector<std::string>{b.name}) return b;
     names.push_back(b.name);
-    list += (list.empty() ? "" : ", ") + names.back();
   }
   const std::string got = line.positional().empty() ? "nothing" : line.positional().front();
   const std::string near = nearest_word(got, names);
   throw InputError({.where = "command line",
                     .what = line.positional().size() > 1 ? "one bench at a time" : "what to measure",
                     .got = got,
-                    .expected = "one of " + list,
+                    .expected = fmt::format("one of {}", fmt::join(names, ", ")),
                     .hint = near.empty() ? "ditbench --help" : near});
 }
 

@@ -100,16 +100,10 @@ eval::AutoencoderOptions options_of(const config::CommandLine& line) {
 }
 
 std::vector<std::string> names_of(const config::CommandLine& line, const std::string& flag) {
-  std::vector<std::string> names;
-  if (!line.has(flag)) return names;
-  const std::string text = line.get(flag);
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    names.push_back(text.substr(begin, end - begin));
-    if (names.back().empty())
-      throw InputError({.where = "command line", .what = "--" + flag + " has an empty name", .got = text});
-    begin = end + 1;
-  }
+  if (!line.has(flag)) return {};
+  const std::vector<std::string> names = split(line.get(flag), ',');
+  if (std::count(names.begin(), names.end(), "") > 0)
+    throw InputError({.where = "command line", .what = "--" + flag + " has an empty name", .got = line.get(flag)});
   return names;
 }
 

@@ -2,6 +2,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/config/command_line.hpp"
 #include "ditrain/config/program.hpp"
 #include "ditrain/eval/fid.hpp"
@@ -53,11 +54,8 @@ std::string required(const config::CommandLine& line, const std::string& flag) {
 
 std::vector<eval::FidMetric> metrics_of(const std::string& words) {
   std::vector<eval::FidMetric> metrics;
-  for (size_t begin = 0; begin <= words.size();) {
-    const size_t end = std::min(words.find(',', begin), words.size());
-    metrics.push_back(parse_word<eval::FidMetric>("command line", "--metrics", words.substr(begin, end - begin)));
-    begin = end + 1;
-  }
+  for (const std::string& word : split(words, ','))
+    metrics.push_back(parse_word<eval::FidMetric>("command line", "--metrics", word));
   return metrics;
 }
 

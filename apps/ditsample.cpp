@@ -6,12 +6,12 @@
 #include <cmath>
 #include <filesystem>
 #include <optional>
-#include <sstream>
 #include <tuple>
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/checkpoint/export.hpp"
 #include "ditrain/config/agreement.hpp"
 #include "ditrain/config/command_line.hpp"
@@ -232,12 +232,12 @@ void choose_sampling(Job& job, const config::CommandLine& line, const config::Co
            "a file or folder", "--guide DIR, or --guide none to guide by labels");
 }
 
-std::vector<std::string> split(const std::string& line, char by) {
-  std::vector<std::string> parts;
-  std::istringstream in(line + by);
-  for (std::string part; std::getline(in, part, by);) {
+/// Parts without the blanks around them.
+std::vector<std::string> cells(const std::string& line, char separator) {
+  std::vector<std::string> parts = split(line, separator);
+  for (std::string& part : parts) {
     const size_t first = part.find_first_not_of(" \t\r"), last = part.find_last_not_of(" \t\r");
-    parts.push_back(first == part.npos ? "" : part.substr(first, last - first + 1));
+    part = first == part.npos ? "" : part.substr(first, last - first + 1);
   }
   return parts;
 }
@@ -253,7 +253,7 @@ std::vector<std::string> names_of_classes(const config::Config& config) {
 
 /// Turns names in --labels into numbers, if the data that the model learnt is there.
 void number_labels(Job& job, const config::Config& config) {
-  std::vector<std::string> words = split(job.label_spec, ',');
+  std::vector<std::string> words = cells(job.label_spec, ',');
   const std::vector<std::string> wholes = {"uniform", "balanced", "none"};
   const auto is_whole = [&](const std::string& word) {
     return std::find(wholes.begin(), wholes.end(), word) != wholes.end();
@@ -310,7 +310,7 @@ std::vector<std::vector<double>> parse_metadata(const std::string& text, const n
   std::vector<std::vector<double>> rows;
   if (fs::path(text).extension() != ".csv") {
     rows.push_back(no_metadata());
-    for (const std::string& item : split(text, ',')) {
+    for (const std::string& item : cells(text, ',')) {
       const size_t equals = item.find('=');
       if (equals == item.npos) refuse("--metadata: no value", item, "NAME=VALUE,... or a FILE.csv");
       set(rows.back(), item.substr(0, equals), item.substr(equals + 1));
@@ -319,12 +319,12 @@ std::vector<std::vector<double>> parse_metadata(const std::string& text, const n
   }
   std::string table = files::read_text_file(text, size_t{1} << 28);
   if (table.starts_with("\xef\xbb\xbf")) table.erase(0, 3);  // a mark that programs for tables write
-  std::vector<std::string> lines = split(table, '\n');
+  std::vector<std::string> lines = cells(table, '\n');
   std::erase(lines, "");
   if (lines.size() < 2) refuse("--metadata: no table", text, "a line of names, and a line of numbers for each sample");
-  const std::vector<std::string> names = split(lines.front(), ',');
+  const std::vector<std::string> names = cells(lines.front(), ',');
   for (size_t i = 1; i < lines.size(); ++i) {
-    const std::vector<std::string> values = split(lines[i], ',');
+    const std::vector<std::string> values = cells(lines[i], ',');
     if (values.size() != names.size())
       refuse(fmt::format("{}, line {}: another number of values than names", text, i + 1),
              std::to_string(values.size()), std::to_string(names.size()));

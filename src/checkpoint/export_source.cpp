@@ -1,11 +1,11 @@
 // Where weights come from: checkpoints, exports, and the config that belongs to them.
-#include <charconv>
 #include <filesystem>
 #include <map>
 #include <set>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/checkpoint/checkpoint.hpp"
 #include "ditrain/checkpoint/export.hpp"
 #include "ditrain/config/differences.hpp"
@@ -34,9 +34,7 @@ WeightsSource from_export(const std::string& path, const std::map<std::string, s
   WeightsSource source{path, config::parse_config(metadata.at(kConfigMetadata), path)};
   if (const auto weights = metadata.find(kWeightsMetadata); weights != metadata.end()) source.weights = weights->second;
   if (const auto step = metadata.find(kStepMetadata); step != metadata.end()) {
-    const char* end = step->second.data() + step->second.size();
-    int64_t number = -1;
-    if (std::from_chars(step->second.data(), end, number).ptr == end && number >= 0) source.step = number;
+    if (int64_t number = -1; parse_whole(step->second, number) && number >= 0) source.step = number;
   }
   return source;
 }

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cmath>
 #include <csignal>
 #include <cxxopts.hpp>
@@ -36,13 +35,6 @@ namespace {
 
 bool is_switch(const Flag& flag) { return flag.argument.empty(); }
 bool is_optional(const Flag& flag) { return flag.argument.starts_with('['); }
-
-template <class T>
-bool read_whole(const std::string& text, T& value) {
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  return error == std::errc() && stop == end && !text.empty();
-}
 
 }  // namespace
 
@@ -186,7 +178,7 @@ std::string CommandLine::get_path(const std::string& name) const {
 int64_t CommandLine::get_int(const std::string& name, int64_t low, int64_t high) const {
   int64_t value = 0;
   const std::string text = get(name);
-  if (!read_whole(text, value) || value < low || value > high)
+  if (!parse_whole(text, value) || value < low || value > high)
     fail("--" + name + ": bad value", "'" + text + "'", fmt::format("an integer from {} to {}", low, high));
   return value;
 }
@@ -194,7 +186,7 @@ int64_t CommandLine::get_int(const std::string& name, int64_t low, int64_t high)
 double CommandLine::get_double(const std::string& name, double low, double high) const {
   double value = 0;
   const std::string text = get(name);
-  if (!read_whole(text, value) || !std::isfinite(value) || value < low || value > high)
+  if (!parse_whole(text, value) || !std::isfinite(value) || value < low || value > high)
     fail("--" + name + ": bad value", "'" + text + "'", fmt::format("a number from {} to {}", low, high));
   return value;
 }

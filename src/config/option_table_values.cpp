@@ -102,8 +102,7 @@ int64_t read_integer(const OptionValue& value, const IntegerRange& range, const 
                      const std::string& name) {
   const std::string& item = only_item(value, range.text(), origin, name);
   int64_t result = 0;
-  const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), result);
-  if (error != std::errc() || end != item.data() + item.size() || result < range.low || result > range.high)
+  if (!parse_whole(item, result) || result < range.low || result > range.high)
     refuse(origin, name, shown(value), range.text());
   return result;
 }
@@ -112,8 +111,7 @@ double read_number(const OptionValue& value, const NumberRange& range, const std
                    const std::string& name) {
   const std::string& item = only_item(value, range.text(), origin, name);
   double result = 0;
-  const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), result);
-  const bool is_number = error == std::errc() && end == item.data() + item.size() && std::isfinite(result);
+  const bool is_number = parse_whole(item, result) && std::isfinite(result);
   if (!is_number || result < range.low || result > range.high || (range.open_high && result == range.high))
     refuse(origin, name, shown(value), range.text());
   return result;

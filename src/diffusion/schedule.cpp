@@ -2,7 +2,6 @@
 #include "ditrain/diffusion/schedule.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <numbers>
 #include <numeric>
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/diffusion/registry.hpp"
 
 namespace ditrain::diffusion {
@@ -86,8 +86,7 @@ Schedule schedule_from_betas(std::vector<double> betas, std::vector<int64_t> tim
 
 int64_t parse_count(std::string_view word, const std::string& spec) {
   int64_t count = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), count);
-  if (error != std::errc() || end != word.data() + word.size() || count < 1) {
+  if (!parse_whole(word, count) || count < 1) {
     bad_spec(spec, "bad number of steps \"" + std::string(word) + "\"",
              "\"N\", \"N1,N2,...\" or \"ddimN\" with whole numbers from 1");
   }
@@ -135,11 +134,7 @@ Spacing::Spacing(std::string text) : text_(std::move(text)) {
     counts_.push_back(parse_count(std::string_view(text_).substr(kStrided.size()), text_));
     return;
   }
-  for (size_t begin = 0; begin <= text_.size();) {
-    const size_t end = std::min(text_.find(',', begin), text_.size());
-    counts_.push_back(parse_count(std::string_view(text_).substr(begin, end - begin), text_));
-    begin = end + 1;
-  }
+  for (const std::string& count : split(text_, ',')) counts_.push_back(parse_count(count, text_));
 }
 
 Spacing Spacing::at(std::vector<double> times) {

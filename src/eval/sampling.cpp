@@ -8,6 +8,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/random.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/ops/random.hpp"
 #include "model_pass.hpp"
 
@@ -61,9 +62,7 @@ void check_request(const GenerateRequest& request, const nn::ModelConfig& model)
 
 std::vector<int64_t> parse_list(const std::string& spec) {
   std::vector<int64_t> list;
-  for (size_t begin = 0; begin <= spec.size();) {
-    const size_t end = std::min(spec.find(',', begin), spec.size());
-    const std::string word = spec.substr(begin, end - begin);
+  for (const std::string& word : split(spec, ',')) {
     const bool number = !word.empty() && word.size() <= 9 && word.find_first_not_of("0123456789") == word.npos;
     if (!number)
       throw InputError({.where = "sampling",
@@ -72,7 +71,6 @@ std::vector<int64_t> parse_list(const std::string& spec) {
                         .expected = "a list such as 0,1,2, or uniform, balanced or none",
                         .hint = nearest_word(spec, {"uniform", "balanced", "none"})});
     list.push_back(std::stoll(word));
-    begin = end + 1;
   }
   return list;
 }

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -15,19 +14,11 @@
 #include <vector>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/platform/pages.hpp"
 
 namespace ditrain::platform {
 namespace {
-
-/// The whole of `text` as a number; none if it is not a number.
-template <class T>
-std::optional<T> parse_number(std::string_view text) {
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size()) return {};
-  return value;
-}
 
 /// First line of a file without its newline; none if the file does not exist.
 std::optional<std::string> read_line(const std::string& path) {
@@ -97,8 +88,8 @@ void lower(MemoryLimit& limit, size_t bytes, const std::string& source) {
 
 void lower_by_file(MemoryLimit& limit, const std::string& root, const std::string& file) {
   const auto line = read_line(root + file);
-  const auto bytes = line ? parse_number<uint64_t>(*line) : std::nullopt;  // "max" is not a number: no limit
-  if (bytes) lower(limit, size_t(*bytes), "cgroup " + file);
+  uint64_t bytes = 0;
+  if (line && parse_whole(*line, bytes)) lower(limit, bytes, "cgroup " + file);  // "max" is not a number: no limit
 }
 
 void lower_by_rlimit(MemoryLimit& limit, int resource, const std::string& name, int processes) {
@@ -127,8 +118,8 @@ std::optional<int> positive_variable(const EnvLookup& lookup, const char* name) 
   const char* value = lookup ? lookup(name) : std::getenv(name);
   if (!value) return {};
   const std::string_view text(value);
-  const auto number = parse_number<int>(text.substr(0, text.find(',')));
-  return number && *number > 0 ? number : std::nullopt;
+  int number = 0;
+  return parse_whole(text.substr(0, text.find(',')), number) && number > 0 ? std::optional(number) : std::nullopt;
 }
 
 int whole_share(double cores, int sharers) {
@@ -185,8 +176,9 @@ FreeMemory free_memory(const std::string& root) {
   // the free pages that are reserved.
   const std::string folder = root + "/sys/kernel/mm/hugepages/hugepages-2048kB/";
   const auto pages = [&](const char* name) {
-    const auto line = read_line(folder + name);
-    return line ? parse_number<uint64_t>(*line).value_or(0) : 0;
+    uint64_t number = 0;
+    parse_whole(read_line(folder + name).value_or(""), number);
+    return number;
   };
   const uint64_t free = pages("free_hugepages"), left = free - std::min(free, pages("resv_hugepages"));
   return {read_kib(root + "/proc/meminfo", "MemAvailable").value_or(std::numeric_limits<size_t>::max()),

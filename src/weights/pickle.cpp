@@ -3,7 +3,6 @@
 #include "pickle.hpp"
 
 #include <bit>
-#include <charconv>
 #include <unordered_map>
 
 #include "byte_reader.hpp"
@@ -109,9 +108,7 @@ class Machine {
   template <class T>
   T parsed(std::string_view text) {
     T value{};
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size())
-      fail("the pickle has a bad number", "'" + printable(text) + "'");
+    if (!parse_whole(text, value)) fail("the pickle has a bad number", "'" + printable(text) + "'");
     return value;
   }
 
