@@ -93,11 +93,11 @@ PendingFile::~PendingFile() {
   if (!temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
-void PendingFile::commit() {
+void PendingFile::commit(bool synced) {
   if (::rename(temporary_.c_str(), path_.c_str()) != 0)
     throw RunError({.where = path_, .what = "cannot replace the file", .got = reason(errno)});
   temporary_.clear();
-  fsync_directory(folder_of(path_));
+  if (synced) fsync_directory(folder_of(path_));
 }
 
 void remove_stale_files(const std::string& folder) {
@@ -179,12 +179,12 @@ void FileWriter::finish(bool synced) {
                   .got = reason(error_number)});
 }
 
-void write_file_atomically(const std::string& path, std::string_view content) {
+void write_file_atomically(const std::string& path, std::string_view content, bool synced) {
   PendingFile pending(path);
   FileWriter file(pending.temporary());
   file.write(content.data(), content.size());
-  file.finish();
-  pending.commit();
+  file.finish(synced);
+  pending.commit(synced);
 }
 
 void check_output_file(const std::string& path) {

@@ -9,7 +9,6 @@
 #include "ditrain/files/files.hpp"
 #include "ditrain/images/image.hpp"
 #include "ditrain/report/page.hpp"
-#include "replace_file.hpp"
 
 namespace ditrain::report {
 namespace {
@@ -86,7 +85,7 @@ void LiveReport::end(RunState state, const std::string& reason) {
 
 void LiveReport::write_status() {
   status_.heartbeat_s = unix_time_s();
-  replace_file(options_.folder + "/status.json", to_json(status_));
+  files::write_file_atomically(options_.folder + "/status.json", to_json(status_), /*synced=*/false);
 }
 
 void LiveReport::write_numbers(size_t max_bytes) {
@@ -99,7 +98,7 @@ void LiveReport::write_numbers(size_t max_bytes) {
                          .images_per_second = last("images_per_second"),
                          .mfu = last("mfu"),
                          .rss_bytes = last("memory.rss_bytes")};
-  replace_file(options_.prometheus, to_prometheus(status_, numbers, options_.folder));
+  files::write_file_atomically(options_.prometheus, to_prometheus(status_, numbers, options_.folder), /*synced=*/false);
 }
 
 // Steps since the last call took about the same time each.
@@ -128,7 +127,7 @@ void LiveReport::add_grids() {
 
 void LiveReport::write_page(size_t max_new_grids) {
   files_.read_grids(max_new_grids);
-  replace_file(page_path(), page({{&files_, status_}}, unix_time_s()));
+  files::write_file_atomically(page_path(), page({{&files_, status_}}, unix_time_s()), /*synced=*/false);
 }
 
 }  // namespace ditrain::report

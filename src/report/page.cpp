@@ -5,7 +5,6 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/files/files.hpp"
 #include "grid_picture.hpp"
-#include "replace_file.hpp"
 
 namespace ditrain::report {
 namespace {
@@ -82,7 +81,7 @@ void write_report(const std::vector<std::string>& folders, const std::string& ou
     run.read_grids();
     runs.push_back({&run, read_status(run.folder(), now_s)});
   }
-  replace_file(out, page(runs, now_s));
+  files::write_file_atomically(out, page(runs, now_s), /*synced=*/false);
 }
 
 }  // namespace ditrain::report

@@ -53,8 +53,9 @@ class FileWriter {
 
 /// Replaces (or creates) `path` in one step: a reader sees the old content or the new one, never a part, also after a
 /// crash. Writes a hidden temporary in the same folder, fsync, rename, fsync of the folder. RunError on failure, and
-/// the old file stays.
-void write_file_atomically(const std::string& path, std::string_view content);
+/// the old file stays. `synced` false, for files that are replaced again and again: no fsync, so that the file may be
+/// empty after a power cut.
+void write_file_atomically(const std::string& path, std::string_view content, bool synced = true);
 
 /// Appends `line` and a newline in one write (creating the file); not synced. RunError on failure; a line that
 /// was written only in part is removed again from a regular file. One process at a time may append.
@@ -86,8 +87,8 @@ class PendingFile {
   PendingFile& operator=(const PendingFile&) = delete;
 
   const std::string& temporary() const { return temporary_; }
-  /// Renames it and makes the name durable. Errors: RunError; what had the name stays
-  void commit();
+  /// Renames it and, if `synced`, makes the name durable. Errors: RunError; what had the name stays
+  void commit(bool synced = true);
 
  private:
   std::string path_, temporary_;
