@@ -16,7 +16,7 @@
 #include "ditrain/bench/step.hpp"
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/dist/communicator.hpp"
-#include "ditrain/files/json_problem.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/plan/rank_groups.hpp"
 #include "ditrain/platform/affinity.hpp"
 #include "ditrain/platform/signals.hpp"

@@ -18,7 +18,7 @@
 #include "ditrain/base/log.hpp"
 #include "ditrain/files/checkpoint_folder.hpp"
 #include "ditrain/files/files.hpp"
-#include "ditrain/files/json_problem.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/nn/block.hpp"
 #include "ditrain/parallel/jobs.hpp"
 #include "state_pieces.hpp"

@@ -7,7 +7,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/diffusion/registry.hpp"
-#include "ditrain/files/json_file.hpp"
+#include "ditrain/files/json.hpp"
 
 namespace ditrain::checkpoint {
 namespace {

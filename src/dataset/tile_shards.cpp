@@ -16,8 +16,7 @@
 #include "ditrain/dataset/config.hpp"
 #include "ditrain/dataset/dataset.hpp"
 #include "ditrain/dataset/file_list.hpp"
-#include "ditrain/files/json_problem.hpp"
-#include "ditrain/files/json_text.hpp"
+#include "ditrain/files/json.hpp"
 
 namespace ditrain::dataset {
 namespace {

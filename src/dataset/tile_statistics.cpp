@@ -12,8 +12,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/files/files.hpp"
-#include "ditrain/files/json_problem.hpp"
-#include "ditrain/files/json_text.hpp"
+#include "ditrain/files/json.hpp"
 
 namespace ditrain::dataset {
 namespace {

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/files/json_file.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/weights/weight_file.hpp"
 
 namespace ditrain::eval {

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/files/json_problem.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/weights/npz.hpp"
 #include "products.hpp"
 

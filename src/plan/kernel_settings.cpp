@@ -8,7 +8,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/files/files.hpp"
-#include "ditrain/files/json_problem.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/platform/cpu.hpp"
 

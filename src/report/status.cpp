@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ditrain/files/files.hpp"
-#include "ditrain/files/json_file.hpp"
+#include "ditrain/files/json.hpp"
 
 namespace ditrain::report {
 namespace {

@@ -5,7 +5,7 @@
 #include <variant>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/files/json_file.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/files/mapped_file.hpp"
 #include "ditrain/weights/safetensors.hpp"
 

@@ -1,4 +1,4 @@
-#include "ditrain/files/json_problem.hpp"
+#include "ditrain/files/json.hpp"
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>

@@ -1,8 +1,22 @@
-#include "ditrain/files/json_problem.hpp"
+#include "ditrain/files/json.hpp"
 
 #include <string_view>
 
+#include "ditrain/base/error.hpp"
+#include "ditrain/files/files.hpp"
+
 namespace ditrain::files {
+
+nlohmann::json read_json_object(const std::string& path, size_t max_bytes) {
+  const std::string text = read_text_file(path, max_bytes);
+  try {
+    nlohmann::json object = parse_json(text);
+    if (!object.is_object()) throw InputError({.where = path, .what = "not an object of JSON"});
+    return object;
+  } catch (const nlohmann::json::exception& e) {
+    throw InputError({.where = path, .what = json_problem(e)});
+  }
+}
 
 // "[json.exception.parse_error.101] parse error at line 1, column 4: syntax error while parsing value - WHAT".
 std::string json_problem(const std::exception& error) {
