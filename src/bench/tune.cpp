@@ -11,6 +11,7 @@
 #include "ditrain/bench/gemm.hpp"
 #include "ditrain/bench/shapes.hpp"
 #include "ditrain/ops/gemm.hpp"
+#include "turns.hpp"
 
 namespace ditrain::bench {
 namespace {
@@ -61,11 +62,6 @@ std::vector<DType> precisions() {
 /// How fast each candidate is relative to the first one, by type: of every product the median over the rounds.
 using Speeds = std::vector<std::map<DType, std::vector<double>>>;
 
-double median(std::vector<double> x) {
-  std::nth_element(x.begin(), x.begin() + int64_t(x.size() / 2), x.end());
-  return x[x.size() / 2];
-}
-
 // Candidates take turns, forwards and backwards, so that a clock that drifts favours none.
 Speeds time_candidates(Harness& harness, const TuneBench& bench, const std::vector<GemmBlocking>& candidates,
                        int64_t rounds) {
@@ -85,7 +81,7 @@ Speeds time_candidates(Harness& harness, const TuneBench& bench, const std::vect
         }
         for (size_t i = 0; i < candidates.size(); ++i) ratios[i].push_back(seconds[0] / seconds[i]);
       }
-      for (size_t i = 0; i < candidates.size(); ++i) speeds[i][type].push_back(median(ratios[i]));
+      for (size_t i = 0; i < candidates.size(); ++i) speeds[i][type].push_back(quantile(ratios[i], 0.5));
     }
   }
   return speeds;

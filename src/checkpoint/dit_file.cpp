@@ -11,6 +11,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/checkpoint/checkpoint.hpp"
 #include "ditrain/dataset/kinds.hpp"
+#include "ditrain/files/files.hpp"
 #include "export_names.hpp"
 
 namespace ditrain::checkpoint {
@@ -29,18 +30,12 @@ config::Config config_of_checkpoint(const std::string& folder) {
   return config::parse_config(read_checkpoint_state(folder).config_yaml, folder + "/state.json");
 }
 
-// The folder of a file, for files beside it.
-std::string folder_of(const std::string& file) {
-  const fs::path parent = fs::path(file).parent_path();
-  return parent.empty() ? "." : parent.string();
-}
-
 Place find_place(const std::string& path, Weights weights) {
   if (!fs::exists(path))
     throw InputError({.where = "weights", .what = path + " does not exist", .expected = "a file or a folder"});
   if (!fs::is_directory(path)) {
     Place place{.file = path};
-    if (checks_of(path)) place.config = config_of_checkpoint(folder_of(path));
+    if (checks_of(path)) place.config = config_of_checkpoint(files::folder_of(path));
     return place;
   }
   if (auto diffusers = find_diffusers(path)) return {.file = diffusers->weights, .diffusers = diffusers};
@@ -107,9 +102,9 @@ struct DitFile::State {
       return;
     }
     std::error_code unreadable;
-    const std::string beside = folder_of(file.path()) + "/config.json";
+    const std::string beside = files::folder_of(file.path()) + "/config.json";
     if (!place.diffusers && tensors.diffusers && fs::exists(beside, unreadable))
-      place.diffusers = find_diffusers(folder_of(file.path()));
+      place.diffusers = find_diffusers(files::folder_of(file.path()));
     DitHints known = hints;
     if (place.diffusers) known = with(hints_of(*place.diffusers), hints);
     config.model = model_of(tensors, known, notes);

@@ -5,6 +5,7 @@
 // Samples are numbered through the shards in the order of their names. Shards stay mapped; a sample is converted to f32
 // when it is wanted.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -23,12 +24,6 @@ namespace ditrain::dataset {
 namespace {
 
 constexpr int64_t kMaxClasses = int64_t{1} << 24;  // a label beyond it is garbage, and would size a table of the model
-
-std::string text_of(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
-  return text + "]";
-}
 
 struct Shard {
   weights::SafetensorsFile file;
@@ -59,8 +54,8 @@ void check_latents(const weights::SafetensorsFile& file, const weights::TensorVi
   if (view.shape.size() != 4 || !std::equal(sample.begin(), sample.end(), view.shape.begin() + 1))
     throw ShapeError({.where = file.path(),
                       .what = "`" + view.name + "` is not what the model reads",
-                      .got = text_of(view.shape),
-                      .expected = "[N, " + text_of(sample).substr(1),
+                      .got = fmt::format("{}", view.shape),
+                      .expected = "[N, " + fmt::format("{}", sample).substr(1),
                       .hint = channels_last ? "[N, C, H, W], the channels before the pixels: these seem to be last"
                                             : "model.in_channels and model.input_size of these latents"});
   if (view.dtype != "F32" && view.dtype != "BF16" && view.dtype != "F16")
@@ -75,8 +70,8 @@ std::vector<int64_t> read_labels(const weights::SafetensorsFile& file, int64_t c
   if (view.shape != std::vector<int64_t>{count})
     throw ShapeError({.where = file.path(),
                       .what = "`labels` does not go with `latents`",
-                      .got = text_of(view.shape),
-                      .expected = text_of({count})});
+                      .got = fmt::format("{}", view.shape),
+                      .expected = fmt::format("[{}]", count)});
   std::vector<int64_t> labels = weights::to_i64(view);
   for (size_t i = 0; i < labels.size(); ++i)
     if (labels[i] < 0 || labels[i] >= kMaxClasses)
@@ -93,8 +88,8 @@ void check_beside(const Shard& shard, const std::string& name, const SampleShape
   if (view.shape[0] != shard.count)
     throw ShapeError({.where = shard.file.path(),
                       .what = "`" + name + "` does not go with `" + shard.latents().name + "`",
-                      .got = text_of(view.shape),
-                      .expected = text_of(shard.latents().shape)});
+                      .got = fmt::format("{}", view.shape),
+                      .expected = fmt::format("{}", shard.latents().shape)});
 }
 
 // What the metadata of shards of ditdata states; 0: nothing that is a factor.

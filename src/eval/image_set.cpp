@@ -56,11 +56,6 @@ std::string read_facts(const std::string& samples) {
   }
 }
 
-std::string folder_of(const std::string& path) {
-  const fs::path parent = fs::path(path).parent_path();
-  return parent.empty() ? "." : parent.string();
-}
-
 // The SHA-256 of the file, or of the list that sha256sum would print.
 std::string sha256_of_files(const std::vector<std::string>& paths) {
   if (paths.size() == 1) return files::sha256_of_file(paths[0]);
@@ -135,7 +130,7 @@ void set_values(EvalImage& image, const std::string& dtype, const std::byte* dat
 class NpzImages final : public ImageSet {
  public:
   explicit NpzImages(const std::string& path) : path_(path), file_(path), facts_(read_facts(path)) {
-    if (facts_.empty()) facts_ = read_facts(folder_of(path));
+    if (facts_.empty()) facts_ = read_facts(files::folder_of(path));
     if (!file_.contains(array_) && file_.names() == std::vector<std::string>{""}) array_ = "";
     header_ = file_.header(array_);
     const size_t rank = header_.shape.size();
@@ -198,7 +193,7 @@ const char* images_of(const weights::SafetensorsFile& file) {
 class Shards final : public ImageSet {
  public:
   Shards(const std::string& path, const std::vector<std::string>& files)
-      : path_(path), paths_(files), facts_(read_facts(folder_of(files.front()))) {
+      : path_(path), paths_(files), facts_(read_facts(files::folder_of(files.front()))) {
     for (const std::string& file : files) {
       files_.emplace_back(file);
       const char* name = images_of(files_.back());
@@ -253,7 +248,7 @@ class Tiles final : public ImageSet {
   explicit Tiles(const std::string& path, const std::vector<std::string>& bands = {})
       : shards_(path),
         bands_(dataset::find_bands(shards_.band_names(), bands.empty() ? shards_.band_names() : bands, path)),
-        facts_(read_facts(folder_of(shards_.shards().front().file.path()))) {}
+        facts_(read_facts(files::folder_of(shards_.shards().front().file.path()))) {}
 
   int64_t size() const override { return shards_.size(); }
   std::string describe() const override { return fmt::format("{} tiles in {}", size(), shards_.path()); }

@@ -41,11 +41,6 @@ class FileDescriptor {
   int fd_;
 };
 
-std::string folder_of(const std::string& path) {
-  const fs::path parent = fs::path(path).parent_path();
-  return parent.empty() ? "." : parent.string();
-}
-
 constexpr std::string_view kTemporary = ".tmp_";
 constexpr size_t kSuffixDigits = 16;
 
@@ -56,6 +51,11 @@ bool is_temporary(const std::string& name) {
 }
 
 }  // namespace
+
+std::string folder_of(const std::string& path) {
+  const fs::path parent = fs::path(path).parent_path();
+  return parent.empty() ? "." : parent.string();
+}
 
 bool is_error_of_path(int error_number) {
   constexpr int kErrors[] = {ENOENT, ENOTDIR, EISDIR, EACCES, EPERM, ELOOP, ENAMETOOLONG, ENXIO};

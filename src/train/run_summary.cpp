@@ -25,12 +25,6 @@ double compute_of(const double* phases) {
 /// "9 %"
 std::string percent(double share) { return fmt::format("{:.0f} %", 100 * share); }
 
-std::string joined(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const std::string& part : parts) text += (text.empty() ? "" : "; ") + part;
-  return text;
-}
-
 std::string data_advice(const RunSummary& s, const config::Config& c) {
   std::string text = fmt::format("waiting for data took {} of the time: more data.loader_threads (now {})",
                                  percent(s.mean[Phase::kData] / s.wall_s), c.data.loader_threads);
@@ -69,7 +63,7 @@ std::string sums_advice(const RunSummary& s, const config::Config& c) {
         percent(s.least_waited_s / s.wall_s));
   return fmt::format(
       "every rank waited for the all-reduce of gradients, at least {} of the time; what shortens that: {}",
-      percent(s.least_waited_s / s.wall_s), joined(shorter_sums(s, c)));
+      percent(s.least_waited_s / s.wall_s), fmt::join(shorter_sums(s, c), "; "));
 }
 
 std::string imbalance_advice(const RunSummary& s) {

@@ -13,6 +13,9 @@
 
 namespace ditrain::files {
 
+/// The folder that holds a file; "." for a bare name.
+std::string folder_of(const std::string& path);
+
 /// A file that cannot be opened because of its path or rights: it is missing, may not be read, ...
 struct OpenError : InputError {
   using InputError::InputError;
