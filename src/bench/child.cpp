@@ -1,6 +1,7 @@
 #include "child.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,7 +25,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kGrace_s = 5;  // for mpirun to notice that its ranks are gone and to clean up
+constexpr size_t kLastWords = 1500;  // of a run that failed
+constexpr double kGrace_s = 5;       // for mpirun to notice that its ranks are gone and to clean up
 
 std::vector<char*> pointers(const std::vector<std::string>& words) {
   std::vector<char*> list;
@@ -68,7 +70,7 @@ std::multimap<pid_t, pid_t> children_of_all() {
 
 }  // namespace
 
-Child::Child(const std::vector<std::string>& command, const Options& options) {
+Child::Child(const std::vector<std::string>& command, const Options& options) : output_(options.output) {
   std::vector<std::string> environment = options.environment;
   for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
   const auto command_pointers = pointers(command), environment_pointers = pointers(environment);
@@ -93,6 +95,19 @@ bool Child::wait(bool block) {
 
 bool Child::running() { return !wait(false); }
 
+std::string Child::said() const {
+  std::ostringstream text;
+  text << std::ifstream(output_, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+void Child::fail(const std::string& what) const {
+  const std::string said = this->said();
+  throw RunError({.where = "ditbench",
+                  .what = fmt::format("{} ended with exit code {}:\n{}", what, exit_code_,
+                                      said.substr(said.size() - std::min(said.size(), kLastWords)))});
+}
+
 std::vector<pid_t> Child::processes() const {
   const std::multimap<pid_t, pid_t> children = children_of_all();
   std::vector<pid_t> all = {pid_};
@@ -114,8 +129,17 @@ void Child::end() {
 RunsChildren::RunsChildren(const std::vector<int>& pus) : all_cores_(pus) { platform::install_signal_flags(); }
 RunsChildren::~RunsChildren() { platform::remove_signal_flags(); }
 
-std::string program_beside(const char* name) {
-  return (fs::read_symlink("/proc/self/exe").parent_path() / name).string();
+std::string program_beside(const char* name, const char* bench) {
+  const std::string path = (fs::read_symlink("/proc/self/exe").parent_path() / name).string();
+  if (access(path.c_str(), X_OK) != 0)
+    throw InputError(
+        {.where = "ditbench", .what = fmt::format("{} starts {}, which is missing: {}", bench, name, path)});
+  return path;
+}
+
+std::vector<std::string> environment_of_mpirun() {
+  if (geteuid() != 0) return {};
+  return {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"};  // else it refuses root
 }
 
 std::string program_of(pid_t pid) {

@@ -28,6 +28,10 @@ class Child {
   bool running();
   /// The exit code of a child that has ended, or 128 + N if signal N ended it.
   int exit_code() const { return exit_code_; }
+  /// What it has written to its output so far.
+  std::string said() const;
+  /// RunError "WHAT ended with exit code N:", and the last words of its output.
+  [[noreturn]] void fail(const std::string& what) const;
   pid_t pid() const { return pid_; }
   /// It and all processes below it, parents first.
   std::vector<pid_t> processes() const;
@@ -37,6 +41,7 @@ class Child {
  private:
   bool wait(bool block);
 
+  std::string output_;
   pid_t pid_ = -1;
   bool ended_ = false;
   int exit_code_ = -1;
@@ -55,8 +60,10 @@ class RunsChildren {
   const AffinityScope all_cores_;
 };
 
-/// The path of another program in the folder of this one.
-std::string program_beside(const char* name);
+/// The path of another program in the folder of this one. Errors: InputError for `bench` if it is missing
+std::string program_beside(const char* name, const char* bench);
+/// What mpirun has to find in its environment to start ranks for this user.
+std::vector<std::string> environment_of_mpirun();
 /// The program that a process runs; "" if it is gone.
 std::string program_of(pid_t pid);
 /// Proportional set size: what it shares counts in parts. Its own explicit huge pages are counted. 0 if it is gone.

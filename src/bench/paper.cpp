@@ -221,7 +221,7 @@ double gain_of_overlap(Harness& harness, const PaperBench& bench) {
                                       "--oversubscribe",
                                       "--bind-to",
                                       "none",
-                                      program_beside("ditbench"),
+                                      program_beside("ditbench", "paper"),
                                       "comm",
                                       "--model",
                                       bench.model,
@@ -236,16 +236,10 @@ double gain_of_overlap(Harness& harness, const PaperBench& bench) {
                                       "--json",
                                       json};
   for (const std::string& set : bench.sets) command.insert(command.end(), {"--set", set});
-  Child::Options options{.output = output};
-  if (geteuid() == 0)  // whom mpirun refuses unless these two say otherwise
-    options.environment = {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"};
   const AffinityScope all_cores(harness.placement().topology.allowed_pus);  // of which ranks take each their own
-  Child child(command, options);
+  Child child(command, {.output = output, .environment = environment_of_mpirun()});
   while (child.running()) usleep(100000);
-  if (child.exit_code() != 0)
-    throw RunError({.where = "ditbench",
-                    .what = fmt::format("the ranks of ditbench comm ended with exit code {}:\n{}", child.exit_code(),
-                                        files::read_text_file(output, kMost))});
+  if (child.exit_code() != 0) child.fail("the ranks of ditbench comm");
   double engine_s = kNone, at_the_end_s = kNone;
   for (const nlohmann::json& row : nlohmann::json::parse(files::read_text_file(json, kMost)).at("rows")) {
     const auto name = row.at("name").get<std::string>();

@@ -40,7 +40,6 @@ constexpr int64_t kMostTraining = 20000, kMostHeldOut = 10000;  // images in mem
 constexpr int64_t kCalibrationSteps = 30;
 constexpr int kCalibrationRounds = 6;
 constexpr useconds_t kLook_us = 50000;
-constexpr size_t kLastWords = 1500;  // of a run that failed
 constexpr uint64_t kImageSeed = 17;
 constexpr int64_t kGridRows = 8;
 constexpr std::string_view kLabelsOfData = "of the data", kBalanced = "balanced";  // quality.json's "labels"
@@ -216,10 +215,8 @@ class QualityMeterOfRecipes {
 QualityMeterOfRecipes::QualityMeterOfRecipes(Harness& harness, const QualityBench& bench)
     : harness_(harness),
       bench_(bench),
-      ditrain_(program_beside("ditrain")),
+      ditrain_(program_beside("ditrain", "quality")),
       runs_children_(harness.placement().topology.allowed_pus) {
-  if (access(ditrain_.c_str(), X_OK) != 0)
-    throw InputError({.where = "ditbench", .what = "quality starts ditrain, which is missing: " + ditrain_});
   load_recipes();
 }
 
@@ -365,9 +362,9 @@ void QualityMeterOfRecipes::keep_runs(Recipe& r) {
 // False if it diverged.
 bool QualityMeterOfRecipes::train(const config::Config& config, const std::string& folder) {
   fs::create_directories(folder);
-  const std::string file = folder + ".yaml", output = folder + ".log";
+  const std::string file = folder + ".yaml";
   files::write_file_atomically(file, config::to_yaml(config));
-  Child child({ditrain_, "--config", file, "--out", folder, "--resume", "auto"}, {.output = output});
+  Child child({ditrain_, "--config", file, "--out", folder, "--resume", "auto"}, {.output = folder + ".log"});
   while (child.running()) {
     usleep(kLook_us);
     if ((platform::take_signal_flags() & platform::kStopRequested) != 0)
@@ -378,10 +375,7 @@ bool QualityMeterOfRecipes::train(const config::Config& config, const std::strin
   if (child.exit_code() == kExitDone) return true;
   if (const auto lines = lines_of(folder + "/metrics.jsonl"); !lines.empty() && lines.back().contains("non_finite"))
     return false;
-  const std::string said = files::read_text_file(output, size_t{1} << 26);
-  throw RunError({.where = "ditbench",
-                  .what = fmt::format("the run in {} ended with exit code {}:\n{}", folder, child.exit_code(),
-                                      said.substr(said.size() - std::min(said.size(), kLastWords)))});
+  child.fail("the run in " + folder);
 }
 
 // CPU time per step of each recipe, from short runs in turns with the first recipe's, once for a folder: what the

@@ -8,7 +8,6 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "child.hpp"
 #include "ditrain/base/error.hpp"
@@ -30,14 +29,6 @@ namespace fs = std::filesystem;
 constexpr int64_t kSteps = 4;        // of a timed run; the first one touches memory for the first time
 constexpr int64_t kMemorySteps = 2;  // after one step everything has been touched
 constexpr useconds_t kLook_us = 100000;
-constexpr size_t kLastWords = 1500;  // of a run that failed
-
-std::string text_of(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::stringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
 
 struct Step {
   double seconds = 0, exposed_s = 0;
@@ -88,7 +79,7 @@ class StrategiesMeter {
   std::vector<std::string> command(const Runs& c, const std::string& out);
   void run(Runs& c, int64_t steps, bool for_memory);
   void look_at_memory(const Child& child, Runs& c) const;
-  void handle_early_end(Child& child, const MemoryCap& cap, const std::string& output, Runs& c) const;
+  void handle_early_end(const Child& child, const MemoryCap& cap, Runs& c) const;
   Row row(const Runs& c) const;
   void compare(const Runs& ours, const Runs& theirs);
 
@@ -112,15 +103,13 @@ StrategiesMeter::StrategiesMeter(Harness& harness, const StrategiesBench& bench)
       bench_(bench),
       threads_(harness.num_threads()),
       clusters_(clusters_of(harness, bench)),
-      ditrain_(program_beside("ditrain")),
+      ditrain_(program_beside("ditrain", "strategies")),
       mpirun_(find_in_path("mpirun")),
       runs_children_(harness.placement().topology.allowed_pus) {
   if (clusters_ > threads_)
     throw InputError({.where = "ditbench",
                       .what = "more clusters than threads",
                       .got = fmt::format("{} and {}", clusters_, threads_)});
-  if (access(ditrain_.c_str(), X_OK) != 0)
-    throw InputError({.where = "ditbench", .what = "strategies starts ditrain, which is missing: " + ditrain_});
   if (mpirun_.empty())
     throw InputError({.where = "ditbench",
                       .what = "strategies starts ranks, and there is no mpirun in $PATH",
@@ -172,27 +161,23 @@ void StrategiesMeter::look_at_memory(const Child& child, Runs& c) const {
 }
 
 // A run that ended before it was told to: it did not fit, or something is wrong.
-void StrategiesMeter::handle_early_end(Child& child, const MemoryCap& cap, const std::string& output, Runs& c) const {
-  const std::string said = text_of(output);
+void StrategiesMeter::handle_early_end(const Child& child, const MemoryCap& cap, Runs& c) const {
+  const std::string said = child.said();
   if (said.find("[memory]") != said.npos || cap.kills() > 0) {
     c.fits = false;
     return;
   }
-  throw RunError({.where = "ditbench",
-                  .what = fmt::format("the run of {} ended with exit code {}:\n{}", c.strategy, child.exit_code(),
-                                      said.substr(said.size() - std::min(said.size(), kLastWords)))});
+  child.fail(fmt::format("the run of {}", c.strategy));
 }
 
 void StrategiesMeter::run(Runs& c, int64_t steps, bool for_memory) {
-  const std::string out = fmt::format("{}/run{}", folder_.path(), ++runs_), output = out + ".log";
+  const std::string out = fmt::format("{}/run{}", folder_.path(), ++runs_);
   const MemoryCap cap(size_t(bench_.memory_gib * 0x1p30), c.ranks);
   if (runs_ == 1 && cap.limited()) harness_.note(cap.description());
-  Child::Options options{.output = output, .environment = {"TMPDIR=" + folder_.path()}, .cap = &cap};
-  if (geteuid() == 0)  // whom mpirun refuses unless these two say otherwise
-    options.environment.insert(options.environment.end(),
-                               {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"});
+  Child::Options options{.output = out + ".log", .environment = environment_of_mpirun(), .cap = &cap};
   // Ranks that end the run are gone already: Open MPI's mpirun would wait for them twice for a second.
-  options.environment.push_back("OMPI_MCA_odls_base_sigkill_timeout=0");
+  options.environment.emplace_back("OMPI_MCA_odls_base_sigkill_timeout=0");
+  options.environment.push_back("TMPDIR=" + folder_.path());
   Child child(command(c, out), options);
   std::vector<Step> done;
   while (int64_t(done.size()) < steps) {
@@ -201,7 +186,7 @@ void StrategiesMeter::run(Runs& c, int64_t steps, bool for_memory) {
       throw RunError({.where = "ditbench", .what = "stopped by a signal"});
     if (for_memory) look_at_memory(child, c);
     done = read_steps(out, bench_.batch);
-    if (int64_t(done.size()) < steps && !child.running()) return handle_early_end(child, cap, output, c);
+    if (int64_t(done.size()) < steps && !child.running()) return handle_early_end(child, cap, c);
   }
   child.end();
   for (int64_t i = 1; i < steps && !for_memory; ++i) {
