@@ -30,8 +30,6 @@
 #include "ditrain/files/files.hpp"
 #include "ditrain/plan/memory_check.hpp"
 #include "ditrain/plan/placement.hpp"
-#include "ditrain/platform/limits.hpp"
-#include "ditrain/platform/topology.hpp"
 #include "ditrain/scenes/inspect.hpp"
 #include "ditrain/scenes/tile_maker.hpp"
 
@@ -199,10 +197,7 @@ size_t bytes_of_encoding(const eval::AutoencoderFile& file, const eval::LatentSh
 }
 
 int encode(const config::CommandLine& line, dist::Communicator& comm) {
-  for (const char* flag : {"from", "vae", "out"})
-    if (!line.has(flag))
-      throw InputError(
-          {.where = "command line", .what = std::string("--") + flag + " is needed", .hint = "ditdata --help"});
+  line.need({"from", "vae", "out"});
   const eval::AutoencoderFile file(line.get_path("vae"), options_of(line));
   eval::LatentShards shards{.out = line.get_path("out"),
                             .samples = line.get_int("shard", 1, 1 << 20),
@@ -309,11 +304,6 @@ class TileLine {
   double start_s_ = now_s();
 };
 
-int threads_of(const config::CommandLine& line) {
-  const auto threads = line.get_int("threads", 0, 1024);
-  return threads > 0 ? int(threads) : platform::default_threads(platform::probe_topology()).threads;
-}
-
 dataset::TileStatistics write_tile_statistics(const std::string& path, int threads) {
   const dataset::TileStatistics statistics = dataset::statistics_of(dataset::TileShards(path), threads);
   dataset::write_statistics(dataset::statistics_path(path), statistics);
@@ -352,10 +342,7 @@ void log_quantities(const scenes::SceneList& list, const dataset::TileStatistics
 }
 
 int make(const config::CommandLine& line) {
-  for (const char* flag : {"from", "out"})
-    if (!line.has(flag))
-      throw InputError(
-          {.where = "command line", .what = std::string("--") + flag + " is needed", .hint = "ditdata --help"});
+  line.need({"from", "out"});
   const std::string from = line.get_path("from");
   images::need_gdal(from);
   scenes::SceneRequest request{.from = from, .bands = names_of(line, "bands"), .names = names_of(line, "names")};
@@ -368,7 +355,7 @@ int make(const config::CommandLine& line) {
                       .out = line.get_path("out"),
                       .tile = line.get_int("tile", 1, 4096),
                       .max_nodata = line.get_double("max-nodata", 0, 1),
-                      .threads = threads_of(line)};
+                      .threads = line.get_threads(0)};
   log_scenes(job.scenes, request.resolution);
   const scenes::TileResult result = scenes::make_tiles(job, TileLine());
   if (result.found > 0) log::info("{} tiles were there already", result.found);
@@ -386,7 +373,7 @@ int stats(const config::CommandLine& line, const std::string& path) {
     throw InputError({.where = path,
                       .what = "there are no tiles whose statistics could be written",
                       .hint = "ditdata make; ditdata encode writes those of latents itself"});
-  write_tile_statistics(path, threads_of(line));
+  write_tile_statistics(path, line.get_threads(0));
   return kExitDone;
 }
 

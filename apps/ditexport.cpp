@@ -56,12 +56,6 @@ bool is_diffusers(const std::string& format, nn::ModelKind of_model) {
                     .expected = known ? own : alternatives(formats())});
 }
 
-std::string required(const config::CommandLine& line, const std::string& flag) {
-  if (!line.has(flag))
-    throw InputError({.where = "command line", .what = "--" + flag + " is needed", .hint = "ditexport --help"});
-  return line.get_path(flag);
-}
-
 bool holds_data(const std::string& path) {
   try {
     const weights::SafetensorsFile file(path);
@@ -110,9 +104,10 @@ void check_out_file(const std::string& out) {
 int run(int argc, char** argv) {
   config::CommandLine line = make_command_line();
   if (!line.parse(argc, argv)) return kExitDone;
-  const std::string out = required(line, "out");
+  line.need({"out", "checkpoint"});
+  const std::string out = line.get_path("out");
   const auto dtype = line.get_word<DType>("dtype");
-  const std::string path = required(line, "checkpoint");
+  const std::string path = line.get_path("checkpoint");
   if (line.has("ema-width") && line.has("weights"))
     throw InputError({.where = "command line",
                       .what = "--ema-width makes an average of its own, which --weights does not choose",

@@ -8,8 +8,6 @@
 #include "ditrain/eval/fid.hpp"
 #include "ditrain/files/files.hpp"
 #include "ditrain/plan/memory_check.hpp"
-#include "ditrain/platform/limits.hpp"
-#include "ditrain/platform/topology.hpp"
 #include "ditrain/weights/npz_file.hpp"
 
 namespace {
@@ -44,12 +42,6 @@ config::CommandLine make_command_line() {
       "PATH is a folder of JPEG, PNG and BMP files (or of one sub-folder of them per class), an npz or npy of images\n"
       "(arr_0, [N, H, W, C]), an npz of statistics (mu, sigma), or safetensors shards with images or latents.\n"
       "Exit codes: 0 done, 1 failed while running, 2 bad usage or bad input.\n");
-}
-
-std::string required(const config::CommandLine& line, const std::string& flag) {
-  if (!line.has(flag))
-    throw InputError({.where = "command line", .what = "--" + flag + " is needed", .hint = "ditfid --help"});
-  return line.get_path(flag);
 }
 
 std::vector<eval::FidMetric> metrics_of(const std::string& words) {
@@ -93,8 +85,8 @@ eval::FeatureKind features_of(const config::CommandLine& line, const eval::FidRe
 
 eval::FidRequest request_of(const config::CommandLine& line) {
   eval::FidRequest request;
-  request.real = required(line, "real");
-  request.generated = required(line, "generated");
+  line.need({"real", "generated"});
+  request.real = line.get_path("real"), request.generated = line.get_path("generated");
   request.features.preset = line.get_word<eval::FidPreset>("preset");
   request.features.precision = line.get_word<DType>("precision");
   if (line.has("weights")) request.features.weights = line.get_path("weights");
@@ -134,17 +126,12 @@ void print(const eval::FidReport& report) {
   for (const eval::FidReport& other : report.others) print(other);
 }
 
-int num_threads(const config::CommandLine& line) {
-  if (line.has("threads")) return int(line.get_int("threads", 1, 1024));
-  return platform::default_threads(platform::probe_topology()).threads;
-}
-
 // Ranks share the images that the network sees; rank 0 does the rest.
 int run(int argc, char** argv, dist::Communicator& comm) {
   config::CommandLine line = make_command_line();
   if (!line.parse(argc, argv)) return kExitDone;
   const eval::FidRequest request = request_of(line);
-  parallel::Team team({.num_workers = num_threads(line)});
+  parallel::Team team({.num_workers = line.get_threads(1)});
   const eval::EvaluationBytes need = eval::evaluation_bytes(request, comm.world_size(), comm.local_size());
   plan::check_memory(need.bytes, comm.local_size(), need.what, "fewer images, or a node with more memory");
   const eval::FidReport report = eval::evaluate_fid(team, comm, request);

@@ -139,8 +139,7 @@ const diffusion::Sampler* read_sampler(const config::CommandLine& line) {
 }
 
 Job read_job(const config::CommandLine& line) {
-  for (const char* flag : {"checkpoint", "out"})
-    if (!line.has(flag)) refuse(std::string("--") + flag + " is needed", "", "", "ditsample --help");
+  line.need({"checkpoint", "out"});
   Job job;
   job.tiff = line.get_word<Format>("format") == Format::kGeotiff;
   job.checkpoint = line.get_path("checkpoint"), job.weights = line.get_word<checkpoint::Weights>("weights"),

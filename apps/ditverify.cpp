@@ -11,8 +11,6 @@
 #include "ditrain/config/command_line.hpp"
 #include "ditrain/files/checkpoint_folder.hpp"
 #include "ditrain/files/files.hpp"
-#include "ditrain/platform/limits.hpp"
-#include "ditrain/platform/topology.hpp"
 #include "ditrain/verify/verify.hpp"
 
 using namespace ditrain;
@@ -30,11 +28,6 @@ config::CommandLine make_command_line() {
       "FIXTURE.safetensors...",
       "Kinds of fixtures:" + kinds +
           "\nExit codes: 0 all passed, 1 a comparison failed, 2 bad usage or a bad fixture.\n");
-}
-
-int num_threads(const config::CommandLine& line) {
-  if (line.has("threads")) return int(line.get_int("threads", 1, 1024));
-  return platform::default_threads(platform::probe_topology()).threads;
 }
 
 /// A fixture that cannot be run does not keep the others from being run.
@@ -100,7 +93,7 @@ int body(int argc, char** argv) {
   if (line.positional().empty())
     throw InputError({.where = "command line", .what = "no fixture given", .expected = "FIXTURE.safetensors..."});
   if (line.has("json")) files::check_output_file(line.get_path("json"));
-  parallel::Team team({.num_workers = num_threads(line)});
+  parallel::Team team({.num_workers = line.get_threads(1)});
   ops::Context ctx(team);
   std::vector<verify::Report> reports;
   for (const std::string& path : line.positional()) {

@@ -23,6 +23,8 @@
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/config/text_layout.hpp"
 #include "ditrain/files/files.hpp"
+#include "ditrain/platform/limits.hpp"
+#include "ditrain/platform/topology.hpp"
 #include "ditrain/version.hpp"
 
 namespace ditrain::config {
@@ -155,6 +157,11 @@ bool CommandLine::parse(int argc, const char* const* argv) {
 
 bool CommandLine::has(const std::string& name) const { return values_.contains(flag(name).name); }
 
+void CommandLine::need(std::initializer_list<const char*> names) const {
+  for (const std::string name : names)
+    if (!has(name)) fail("--" + name + " is needed", "", "", usage_.program + " --help");
+}
+
 std::string CommandLine::get(const std::string& name) const {
   const Flag& f = flag(name);
   const auto found = values_.find(name);
@@ -189,6 +196,11 @@ double CommandLine::get_double(const std::string& name, double low, double high)
   if (!parse_whole(text, value) || !std::isfinite(value) || value < low || value > high)
     fail("--" + name + ": bad value", "'" + text + "'", fmt::format("a number from {} to {}", low, high));
   return value;
+}
+
+int CommandLine::get_threads(int64_t low) const {
+  const int64_t threads = has("threads") ? get_int("threads", low, 1024) : 0;
+  return threads > 0 ? int(threads) : platform::default_threads(platform::probe_topology()).threads;
 }
 
 std::string CommandLine::help_text(size_t width) const {

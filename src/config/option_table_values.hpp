@@ -2,7 +2,6 @@
 // values that it accepts. Texts come from outside, so every one is checked as a whole: no value is cut or guessed.
 #pragma once
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <limits>

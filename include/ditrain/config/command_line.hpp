@@ -60,6 +60,8 @@ class CommandLine {
 
   /// Whether the user gave the flag.
   bool has(const std::string& name) const;
+  /// Errors: InputError that names the first of these flags which the user did not give
+  void need(std::initializer_list<const char*> names) const;
   /// Returns its value, or else its default; "" for `--flag` whose value was left out.
   std::string get(const std::string& name) const;
   /// Returns the name of a file or folder. Errors: InputError that names the flag, if the name is empty
@@ -72,6 +74,8 @@ class CommandLine {
   /// Errors:   InputError that names the flag, if its value is not a number in [low, high]
   int64_t get_int(const std::string& name, int64_t low, int64_t high) const;
   double get_double(const std::string& name, double low, double high) const;
+  /// --threads, if given and above 0, else a thread for each core that this process may use. Errors: as get_int
+  int get_threads(int64_t low) const;
   /// All values of a repeated flag, in order.
   std::vector<std::string> get_all(const std::string& name) const;
   const std::vector<std::string>& positional() const { return positional_; }
