@@ -1,4 +1,4 @@
-// JSON from outside, for all modules that read it: text, small files that other programs wrote, and what is wrong with it.
+// JSON from outside: text, small files that other programs wrote, and what is wrong with them.
 #pragma once
 #include <exception>
 #include <nlohmann/json.hpp>
