@@ -147,6 +147,10 @@ int body(int argc, char** argv, dist::Communicator& comm) {
                       .hint = nearest_word(resume, {"auto"}).empty() ? "" : "--resume auto"});
   options.out = out;
   options.max_hours = line.has("maxh") ? line.get_double("maxh", 0, 1e6) : 0;
+  if (line.has("maxh") && options.max_hours == 0)
+    throw InputError({.where = "command line",
+                      .what = "--maxh 0 leaves no time for a step",
+                      .hint = "hours with a fraction, such as --maxh 0.5, or no --maxh for no limit"});
   options.start_s = kStart_s;
   options.strict = line.has("strict");
   if (line.has("trace")) options.trace = line.get("trace");

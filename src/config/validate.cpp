@@ -365,6 +365,7 @@ std::vector<std::string> warnings(const Config& c) {
         c.train.steps, 100 * start,
         c.train.init_from.empty() ? "the initial random weights" : "the weights of train.init_from",
         std::max(0.0, 1 - 10 / double(c.train.steps))));
+  if (c.optimizer.lr == 0) lines.push_back("optimizer.lr: 0 changes no weight: the run trains nothing");
   if (c.optimizer.warmup_steps > c.train.steps)
     lines.push_back(fmt::format(
         "optimizer.warmup_steps: {} is more than train.steps: {}; the learning rate will rise to {:.4g} alone, not to "

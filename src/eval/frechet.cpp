@@ -1,5 +1,7 @@
 #include "ditrain/eval/frechet.hpp"
 
+#include <fmt/format.h>
+
 #include <Eigen/Cholesky>
 #include <Eigen/Eigenvalues>
 #include <algorithm>
@@ -40,32 +42,64 @@ double trace(const FeatureStatistics& s) {
   return sum;
 }
 
+void expect_same_dimensions(int64_t d, int64_t of_other) {
+  if (d != of_other || d == 0)
+    throw InputError({.where = "frechet distance",
+                      .what = "the two sets have different numbers of dimensions",
+                      .got = fmt::format("{} and {}", d, of_other)});
+}
+
+double squares_between(const std::vector<double>& mu1, const std::vector<double>& mu2) {
+  double sum = 0;
+  for (size_t j = 0; j < mu1.size(); ++j) sum += (mu1[j] - mu2[j]) * (mu1[j] - mu2[j]);
+  return sum;
+}
+
+// The roots of the eigenvalues of a matrix that is symmetric but for rounding, and with them the distance.
+void finish(const Matrix& product, FrechetDistance& distance) {
+  const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> solver((product + product.transpose()) / 2,
+                                                              Eigen::EigenvaluesOnly);
+  if (solver.info() != Eigen::Success)
+    throw RunError({.where = "frechet distance", .what = "the eigenvalues of the covariances do not converge"});
+  report(solver.eigenvalues(), distance.num_negative, distance.most_negative);
+  distance.trace_of_root = solver.eigenvalues().cwiseMax(0.0).cwiseSqrt().sum();
+  distance.value = distance.mean_term + distance.trace1 + distance.trace2 - 2 * distance.trace_of_root;
+}
+
 }  // namespace
 
 FrechetDistance frechet_distance(parallel::Team& team, const FeatureStatistics& a, const FeatureStatistics& b) {
   const int64_t d = a.dimensions();
-  if (d != b.dimensions() || d == 0) {
-    throw InputError({.where = "frechet distance",
-                      .what = "the two sets have different numbers of dimensions",
-                      .got = std::to_string(d) + " and " + std::to_string(b.dimensions())});
-  }
+  expect_same_dimensions(d, b.dimensions());
   FrechetDistance distance;
-  for (size_t j = 0; j < a.mu.size(); ++j) distance.mean_term += (a.mu[j] - b.mu[j]) * (a.mu[j] - b.mu[j]);
+  distance.mean_term = squares_between(a.mu, b.mu);
   distance.trace1 = trace(a), distance.trace2 = trace(b);
   const Matrix factor = factor_of(a.sigma, d, distance);
-  const int64_t rank = factor.rows();
-  if (rank > 0) {
-    Matrix half(rank, d), product(rank, rank);  // F sigma2 F^T; sigma2 is symmetric, so that rows meet rows
+  const int64_t rank = std::max<int64_t>(1, factor.rows());
+  Matrix half = Matrix::Zero(rank, d), product = Matrix::Zero(rank, rank);
+  if (factor.rows() > 0) {  // F sigma2 F^T; sigma2 is symmetric, so that rows meet rows
     row_products(team, factor.data(), rank, b.sigma.data(), d, d, half.data());
     row_products(team, half.data(), rank, factor.data(), rank, d, product.data());
-    const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> solver((product + product.transpose()) / 2,
-                                                                Eigen::EigenvaluesOnly);
-    if (solver.info() != Eigen::Success)
-      throw RunError({.where = "frechet distance", .what = "the eigenvalues of the covariances do not converge"});
-    report(solver.eigenvalues(), distance.num_negative, distance.most_negative);
-    distance.trace_of_root = solver.eigenvalues().cwiseMax(0.0).cwiseSqrt().sum();
   }
-  distance.value = distance.mean_term + distance.trace1 + distance.trace2 - 2 * distance.trace_of_root;
+  finish(product, distance);
+  return distance;
+}
+
+FrechetDistance frechet_distance(parallel::Team& team, const FeatureStatistics& a, const std::vector<float>& features) {
+  const int64_t d = a.dimensions(), n = d == 0 ? 0 : int64_t(features.size()) / d;
+  expect_same_dimensions(d, n * d == int64_t(features.size()) ? d : 0);
+  if (n > d || n < 2) return frechet_distance(team, a, statistics_of(team, features, d));
+  Matrix rows = Eigen::Map<const Eigen::Matrix<float, -1, -1, Eigen::RowMajor>>(features.data(), n, d).cast<double>();
+  const Eigen::RowVectorXd mu = rows.colwise().mean();
+  rows.rowwise() -= mu;
+  rows /= std::sqrt(double(n - 1));
+  FrechetDistance distance;
+  distance.mean_term = squares_between(a.mu, {mu.data(), mu.data() + d});
+  distance.trace1 = trace(a), distance.trace2 = rows.squaredNorm();
+  Matrix half(n, d), product(n, n);
+  row_products(team, rows.data(), n, a.sigma.data(), d, d, half.data());
+  row_products(team, half.data(), n, rows.data(), n, d, product.data());
+  finish(product, distance);
   return distance;
 }
 

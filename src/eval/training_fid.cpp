@@ -152,7 +152,7 @@ double TrainingFid::distance(int64_t num_mine, const Draw& draw) {
   }
   const bool finite = std::all_of(features.begin(), features.end(), [](float x) { return std::isfinite(x); });
   if (comm_.allreduce_or(finite ? 0 : 1) != 0) return std::numeric_limits<double>::quiet_NaN();
-  const FeatureStatistics drawn = statistics_of_all(std::move(features));
+  const std::vector<float> drawn = dist::gather_floats(comm_, std::move(features));
   double value = comm_.rank() == 0 ? frechet_distance(team_, reference_, drawn).value : 0;
   comm_.broadcast(&value, sizeof value, 0);
   return value;

@@ -107,6 +107,7 @@ void add_moments(const GemmArgs& g) {
 void gemm(const GemmArgs& g) {
   // Rows of op(a) and columns of op(b), read once: each value is needed n or m times.
   std::vector<double> a, b;
+  a.reserve(size_t(g.m * g.k)), b.reserve(size_t(g.k * g.n));
   for (int64_t i = 0; i < g.m; ++i)
     for (int64_t p = 0; p < g.k; ++p) a.push_back(a_at(g, i, p));
   for (int64_t j = 0; j < g.n; ++j)

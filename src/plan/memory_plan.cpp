@@ -122,7 +122,9 @@ MemoryItem messages(const config::Config& config, int world_size, const Gradient
 
 // What a worker asks of ops::Context::scratch at most, of the products of a block and of its attention. Workers that
 // pack together share what each would have alone.
-size_t scratch_bytes(const nn::ModelConfig& m, DType precision, int64_t micro_batch) {
+size_t scratch_bytes(const config::Config& config, int64_t micro_batch, int workers) {
+  const nn::ModelConfig& m = config.model;
+  const DType precision = config.train.precision;
   const int64_t rows = micro_batch * m.tokens(), D = m.hidden_size;
   size_t most =
       kernels::attention_scratch_bytes(m.tokens(), m.head_dim(), precision) +
@@ -136,6 +138,9 @@ size_t scratch_bytes(const nn::ModelConfig& m, DType precision, int64_t micro_ba
                               .c_type = type_of_c,
                               .arithmetic = precision};
     most = std::max(most, kernels::gemm_scratch_bytes(g));
+    // Reference loops copy their rows and all columns to f64.
+    if (config.kernels.gemm == config::Gemm::kRef)
+      most = std::max(most, size_t((rows_of_c / workers + 1 + columns) * steps) * sizeof(double));
   };
   for (const auto& [in, out] : {std::pair{D, 3 * D}, {D, D}, {D, m.mlp_size()}, {m.mlp_size(), D}}) {
     product(rows, out, in, precision), product(rows, in, out, precision);
@@ -324,7 +329,7 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Model& 
        config::draws_samples(config) && !guide.empty() && guide != config::kRoutedGuide ? arena : 0},
       {"distances", "eval.fid_every_steps, of rank 0 shared out", distance_bytes(config, facts, ranks_on_node)},
       {"scratch", fmt::format("packed operands and attention of {} worker(s)", workers),
-       size_t(workers) * scratch_bytes(m, config.train.precision, micro_batch)},
+       size_t(workers) * scratch_bytes(config, micro_batch, workers)},
       {"program", "code and libraries", kProgramBytes}};
   // Free pages may differ by rank, and ranks that share products have to plan alike.
   if (moved || config::tensor_ranks(config) == 1)

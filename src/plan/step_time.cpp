@@ -13,6 +13,7 @@
 #include "ditrain/base/random.hpp"
 #include "ditrain/base/text.hpp"
 #include "ditrain/diffusion/sampler.hpp"
+#include "ditrain/eval/features.hpp"
 #include "ditrain/files/files.hpp"
 #include "ditrain/kernels/measure.hpp"
 #include "ditrain/nn/block.hpp"
@@ -255,8 +256,14 @@ std::string what_shortens(const RunPlan& plan, const MachineRates& rates, const 
   const bool is_allowed = loads.config.data.loader_threads <= kMostLoaderThreads;
   if (const double s = predict_step(loads, rates, loading).total_s(); is_allowed && s < 0.95 * step_s)
     add(fmt::format("--set data.loader_threads={}: {:.3g} s per step", loads.config.data.loader_threads, s));
-  if (beside_s > 0.2 * steps_s)
-    add("fewer or smaller sample grids and distances: sample.every_steps, sample.num_images");
+  if (beside_s > 0.2 * steps_s) {
+    const config::Config& c = plan.config;
+    add(fmt::format(
+        "{}{}{}",
+        c.sample.every_steps > 0 ? "fewer or smaller sample grids: sample.every_steps, sample.num_images" : "",
+        c.sample.every_steps > 0 && c.eval.fid_every_steps > 0 ? "; " : "",
+        c.eval.fid_every_steps > 0 ? "fewer or smaller distances: eval.fid_every_steps, eval.fid_samples" : ""));
+  }
   if (plan.samples > 1 && step_s >= kWorthDividing_s)
     add(fmt::format("more nodes: the {} samples of a rank and step can be divided over up to {} times as many ranks",
                     plan.samples, plan.samples));
@@ -423,6 +430,25 @@ std::string describe_time(const RunPlan& plan, const MachineRates& rates, const 
   return text + describe_checkpoints(plan, run_folder) + what_shortens(plan, rates, bf16, loading, steps_s, beside_s);
 }
 
+namespace {
+
+// Features of the samples and their distance, in forward passes of the model.
+double passes_of_distance(const config::Config& c) {
+  const bool inception = c.eval.features == config::FidFeatures::kInception;
+  dataset::SampleShape shape = model_shape(c.model);
+  if (!c.sample.vae.empty()) shape = {3, 8 * shape.height, 8 * shape.width};  // as most autoencoders decode
+  const auto kind = inception ? eval::FeatureKind::kInception : eval::FeatureKind::kPixels;
+  const auto n = double(c.eval.fid_samples), d = double(eval::dimensions_of(kind, shape)), least = std::min(n, d);
+  // eval/frechet.hpp. Products in f64 have half the rate; decompositions take some 20 multiply-adds of products for
+  // each of theirs (ditfid with statistics of 3,072 pixels: 18 s on a core of Zen 3).
+  constexpr double kInceptionMacs = 5.7e9, kDecomposition = 20;
+  const double products = 2 * (n * d * d + (n <= d ? n * n * d : 2 * d * d * d));
+  return ((inception ? n * kInceptionMacs : 0) + products + kDecomposition * least * least * least) /
+         nn::forward_macs(c.model);
+}
+
+}  // namespace
+
 EvaluationPasses evaluation_passes(const config::Config& c) {
   double of_sample = 0;
   if (config::draws_samples(c)) {
@@ -432,7 +458,7 @@ EvaluationPasses evaluation_passes(const config::Config& c) {
   }
   return {.samples = of_sample * double(c.sample.num_images),
           .validation = double(c.eval.num_images) * (c.model.num_classes > 1 ? 2 : 1),
-          .distance = of_sample * double(c.eval.fid_samples)};
+          .distance = of_sample * double(c.eval.fid_samples) + passes_of_distance(c)};
 }
 
 double forward_s(const RunPlan& plan, double step_s) {

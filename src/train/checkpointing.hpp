@@ -5,6 +5,7 @@
 #include <string>
 
 #include "ditrain/base/interval.hpp"
+#include "ditrain/files/checkpoint_folder.hpp"
 #include "run_report.hpp"
 #include "starting_point.hpp"
 #include "training_state.hpp"
@@ -21,6 +22,8 @@ class Checkpointing {
   bool is_time() const { return run_.leader() && !state_.saver->is_writing() && since_last_.is_over(); }
   /// How long the last checkpoint took; before the first one, how long it takes a slow disk.
   double last_s() const { return last_s_; }
+  /// Whether the folder of the run holds a checkpoint.
+  bool has_any() const { return files::count_checkpoints(run_.checkpoints()) > 0; }
   /// Whether the config wants one after this step.
   bool is_due(int64_t step) const;
 

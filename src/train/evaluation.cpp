@@ -164,9 +164,11 @@ void Evaluation::validation(std::map<std::string, double>& extra) {
                                                           encoded != nullptr ? *encoded : validation_data, n, seed);
   extra["val_mse"] = loss.right_label;
   if (std::isfinite(loss.wrong_label)) extra["val_mse_wrong_label"] = loss.wrong_label;
-  log::info("validation: mse {:.5f} with the right label, {:.5f} with a wrong one ({} fixed {}images)",
-            loss.right_label, loss.wrong_label, std::min(n, validation_data.size()),
-            config.data.hold_out > 0 ? "held-out " : "");
+  const std::string labels = std::isfinite(loss.wrong_label)
+                                 ? fmt::format(" with the right label, {:.5f} with a wrong one", loss.wrong_label)
+                                 : "";
+  log::info("validation: mse {:.5f}{} ({} fixed {}images)", loss.right_label, labels,
+            std::min(n, validation_data.size()), config.data.hold_out > 0 ? "held-out " : "");
 }
 
 }  // namespace ditrain::train

@@ -205,12 +205,19 @@ void TrainLoop::handle_non_finite(StepMetrics& m) {
   }
   report_.tell_step(m, true);
   checkpointing_.finish_after_failure();
+  // A resumed run would meet it again, with the same bits.
+  const std::string out = run_.options.out;
   throw RunError(
       {.where = "training",
        .what = what,
-       .hint = std::string(skips ? "a lower optimizer.lr, or optimizer.clip_norm"
-                                 : "a lower optimizer.lr, optimizer.clip_norm, or train.on_non_finite: skip") +
-               "; then --resume auto from the last checkpoint"});
+       .hint = fmt::format("{} in a new --out folder{}",
+                           skips ? "a lower optimizer.lr, or optimizer.clip_norm,"
+                                 : "a lower optimizer.lr, optimizer.clip_norm, or train.on_non_finite: skip,",
+                           checkpointing_.has_any()
+                               ? fmt::format(", with train.branch_from: {}/checkpoints/step_... of before "
+                                             "the loss rose, which keeps what has been trained",
+                                             out)
+                               : "")});
 }
 
 // Between outer steps each group has other weights.
@@ -240,6 +247,8 @@ int TrainLoop::run() {
     // A run that has to stop may have no time for pictures, only for its checkpoint. Else samples and validation, which
     // may take long and may fail, come after the checkpoint of the same step.
     if (((m.non_finite.empty() && !stop_wanted_) || last) && evaluates_after(state_.progress.step)) {
+      // Distances take long, and nobody looks at signals and time limits meanwhile.
+      checkpoint_wanted_ = checkpoint_wanted_ || is_due(config_.eval.fid_every_steps, state_.progress.step);
       try {
         save_if_wanted(last);
       } catch (const RunError&) {  // on all ranks

@@ -73,6 +73,7 @@ std::unique_ptr<eval::TrainingFid> make_fid(TrainingState& state, const dataset:
 
 void tell_nothing_to_do(const RunContext& run, int64_t step) {
   log::info("nothing to do: the checkpoint is at step {} of {}", step, run.config.train.steps);
+  if (step > run.config.train.steps) return;
   if (run.comm.rank() == 0 && run.options.resume_auto && !metric_of_step(run.options.out, step, "step"))
     log::warn(
         "the run ended during samples and validation of its last step, which are missing: ditsample draws samples, "
@@ -132,6 +133,10 @@ int run_training(const config::Config& wanted, const TrainOptions& options, dist
   report.heartbeat.begin("reference of eval");
   const auto fid = make_fid(state, data);
 
+  if (state.progress.step > settled.config.train.steps) {  // what the folder says of the longer run stays
+    tell_nothing_to_do(run, state.progress.step);
+    return kExitDone;
+  }
   start.begin(state.progress.step, report.topology());
   Checkpointing checkpointing(state, start, report);
   const config::TrainConfig& train = settled.config.train;

@@ -47,6 +47,24 @@ TEST_CASE("the distance of a set to itself is 0, and distances have the same bit
   CHECK(std::abs(self.value) <= 1e-8 * 2 * self.trace1);
 }
 
+TEST_CASE("the distance to fewer features than dimensions is that of their statistics") {
+  parallel::Team team({.num_workers = 2}), one({.num_workers = 1});
+  const test::FeatureSet x = test::feature_set(1), y = test::feature_set(2);
+  const FeatureStatistics a = statistics_of(team, x.values, x.d);
+  for (const int64_t n : {int64_t(2), x.d / 3, x.d, int64_t(y.values.size()) / x.d}) {
+    CAPTURE(n, x.d);
+    const std::vector<float> some(y.values.begin(), y.values.begin() + n * x.d);
+    const FrechetDistance got = frechet_distance(team, a, some);
+    const FrechetDistance want = frechet_distance(team, a, statistics_of(team, some, x.d));
+    CHECK(got.mean_term == Approx(want.mean_term).epsilon(1e-12));
+    CHECK(got.trace2 == Approx(want.trace2).epsilon(1e-12));
+    CHECK(got.trace_of_root == Approx(want.trace_of_root).epsilon(1e-7));  // the roots of noise of d - n others
+    CHECK(frechet_distance(one, a, some).value == got.value);
+  }
+  CHECK_THROWS_WITH(frechet_distance(team, a, std::vector<float>(size_t(x.d))), Contains("too few images; got 1"));
+  CHECK_THROWS_WITH(frechet_distance(team, a, std::vector<float>(size_t(x.d) + 1)), Contains("different numbers"));
+}
+
 TEST_CASE("statistics of other dimensions are no pair, and constant features are no trouble") {
   parallel::Team team({.num_workers = 1});
   const FeatureStatistics a{{0, 0}, {1, 0, 0, 1}}, b{{1}, {1}}, zero{{3, 4}, {0, 0, 0, 0}};

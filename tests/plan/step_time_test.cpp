@@ -171,6 +171,12 @@ TEST_CASE("samples and validation are counted in passes over the model") {
   CHECK(predict_evaluation(plan_of(config), step) == Approx(3 * 20 * forward_s));
   config.sample.cfg_scale = 4;
   CHECK(predict_evaluation(plan_of(config), step) == Approx(3 * 20 * 2 * forward_s));
+  // Two distances of 100 samples of 4,096 values, and the roots of 100 x 100.
+  config.sample.every_steps = 0, config.eval.fid_every_steps = 5, config.eval.fid_samples = 100;
+  const double macs = 2 * (1e2 * 4096 * 4096 + 1e4 * 4096) + 20 * 1e6;
+  CHECK(predict_evaluation(plan_of(config), step) ==
+        Approx(2 * (100 * 20 * 2 + macs / nn::forward_macs(config.model)) * forward_s));
+  config.sample.every_steps = 10, config.eval.fid_every_steps = 0;
   config.train.routing = {{.ratio = 0.9, .from = 0, .to = 11}};  // samples take all tokens
   const plan::StepTime routed = predict_step(plan_of(config), rates(1, 0, 0, 0));
   CHECK(routed.compute_s() < 0.3 * step.compute_s());

@@ -2,6 +2,7 @@
 // is the FID.
 #pragma once
 #include <cstdint>
+#include <vector>
 
 #include "ditrain/eval/feature_statistics.hpp"
 
@@ -28,5 +29,13 @@ struct FrechetDistance {
 /// Threads:  the workers of `team` share the GEMMs; bit-identical for any number of them
 /// Errors:   InputError if the sets have different numbers of dimensions; RunError if the eigenvalues do not converge
 FrechetDistance frechet_distance(parallel::Team& team, const FeatureStatistics& a, const FeatureStatistics& b);
+
+/// The same of a set of n features themselves [n, d].
+/// Math:     with X the centred features / sqrt(n - 1), sigma2 = X^T X, and X sigma1 X^T [n, n] has the eigenvalues of
+///           the above that are not 0. With fewer images than dimensions that takes n d^2 + n^3 in the place of d^3
+///           multiply-adds and no decomposition of sigma1, whose negative eigenvalues are not counted then
+/// Memory:   n <= d: 2 matrices [n, d] and 3 [n, n] in f64; else as above
+/// Errors:   as above; InputError for fewer than two images
+FrechetDistance frechet_distance(parallel::Team& team, const FeatureStatistics& a, const std::vector<float>& features);
 
 }  // namespace ditrain::eval

@@ -96,7 +96,8 @@ StepTime predict_step(const RunPlan& plan, const MachineRates& rates, const Load
 std::string describe_time(const RunPlan& plan, const MachineRates& rates, const MachineRates* bf16,
                           const std::string& run_folder, const Loading& loading = {});
 
-/// Forward passes of single samples that one evaluation takes.
+/// Forward passes of single samples that one evaluation takes; what features and their distance take is counted in
+/// such passes, too.
 struct EvaluationPasses {
   double samples = 0, validation = 0, distance = 0;
 };
