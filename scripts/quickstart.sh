@@ -8,9 +8,9 @@ out=${out:-runs/quickstart}
 
 ./scripts/build.sh release programs
 
-# mpirun refuses to run as root unless told twice. The system's mpirun is the one that ditrain was built with.
+# mpirun refuses to run as root unless told twice. On Debian the system's mpirun is the one that ditrain was built with.
 [[ $(id -u) -eq 0 ]] && export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-PATH=/usr/bin:$PATH
+! command -v apt-get >/dev/null || PATH=/usr/bin:$PATH
 resume=()
 [[ -e $out ]] && resume=(--resume auto)
 status=0

@@ -5,6 +5,6 @@ cd "$(dirname "$0")/.."
 ./scripts/install_packages.sh libgdal-dev libsimgrid-dev  # rasters and simulated clusters are part of the tests
 ./scripts/build.sh release
 [[ $(id -u) -eq 0 ]] && export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-PATH=/usr/bin:$PATH
+! command -v apt-get >/dev/null || PATH=/usr/bin:$PATH
 # As many tests at a time as cores; those that need the machine for themselves say so (RUN_SERIAL, PROCESSORS).
 exec ctest --preset release --no-tests=error -j "$(nproc)" "$@"
