@@ -89,7 +89,7 @@ void check_out_file(const std::string& out) {
       throw InputError({.where = "command line",
                         .what = "ditexport writes safetensors; load with safetensors.torch.load_file",
                         .got = "--out " + out,
-                        .expected = "a name that ends in .safetensors"});
+                        .expected = "another ending, such as .safetensors"});
   std::error_code none;
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
   for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
