@@ -196,6 +196,11 @@ std::string Dataset::describe_unused(int64_t num_classes) const {
   return unused == 0 ? "" : std::to_string(unused) + " of " + std::to_string(num_classes) + " classes: " + list;
 }
 
+std::string Dataset::describe_unlearnt(int64_t num_classes) const {
+  if (num_classes != 0 || num_classes_ < 2) return "";
+  return "its " + std::to_string(num_classes_) + " classes are not learnt (model.num_classes: 0; auto learns them)";
+}
+
 void Dataset::ignore_file(const std::string& name) {
   const std::string extension = lower_extension(name);
   const bool odd = extension.size() > kMaxExtension || !std::all_of(extension.begin(), extension.end(), [](char c) {

@@ -125,6 +125,8 @@ void print_dry_run(const config::Config& wanted, int ranks, const std::string& r
   log::info_line(describe_data(data.get(), wanted.model.num_classes == nn::kClassesOfData));
   if (const std::string ignored = data ? data->describe_ignored() : ""; !ignored.empty())
     log::info("data: {}", ignored);
+  if (const std::string lost = data ? data->describe_unlearnt(config.model.num_classes) : ""; !lost.empty())
+    log::info("data: {}", lost);
   if (const std::string unused = data ? data->describe_unused(config.model.num_classes) : ""; !unused.empty())
     log::warn("data: there are no samples of {}", unused);
   if (plan.replicas < plan.world_size)

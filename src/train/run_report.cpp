@@ -74,8 +74,8 @@ void RunReport::tell_start(const dataset::Dataset& data, const std::string& resu
     log::info("guidance is off: sample.cfg_scale {} needs labels, and the model has none (model.num_classes: 0)",
               config.sample.cfg_scale);
   if (const std::string ignored = data.describe_ignored(); !ignored.empty()) log::info("data: {}", ignored);
-  if (const int64_t classes = data.num_classes(); classes > 1 && run_.config.model.num_classes == 0)
-    log::info("data: its {} classes are not learnt (model.num_classes: 0; auto learns them)", classes);
+  if (const std::string lost = data.describe_unlearnt(config.model.num_classes); !lost.empty())
+    log::info("data: {}", lost);
   topology_ = machine + run_.settled.describe() + memory;
   if (run_.plan.automem) topology_ += automem::describe_copying(*run_.plan.automem);
   for (int i = 0; i < 3; ++i) measure_peak();

@@ -89,6 +89,8 @@ class Dataset {
 
   /// The classes below `num_classes` that have no sample: "2 of 10 classes: 3 (cat), 8 to 9"; "" if all have one.
   std::string describe_unused(int64_t num_classes) const;
+  /// That a model of no classes does not learn those of the data; "" where nothing is lost.
+  std::string describe_unlearnt(int64_t num_classes) const;
 
   /// One line for the log: kind, place, number of samples and classes.
   virtual std::string describe() const = 0;
