@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/dataset/config.hpp"
 #include "ditrain/dataset/dataset.hpp"
 #include "ditrain/dataset/file_list.hpp"
@@ -378,6 +379,22 @@ std::string nearest_band(const std::string& name, const std::vector<std::string>
   return number ? "" : nearest_word(name, have);
 }
 
+namespace {
+
+// Advice where `name` is not there: a name that was misspelt, or all names of the data under which as many bands are there.
+std::string other_bands(const std::string& name, const std::vector<std::string>& have,
+                        const std::vector<std::string>& want, const std::string& where) {
+  const auto missing = std::count_if(want.begin(), want.end(), [&](const std::string& w) {
+    return std::none_of(have.begin(), have.end(),
+                        [&](const std::string& h) { return canonical_band(h) == canonical_band(w); });
+  });
+  const std::string near = nearest_band(name, have);
+  if (where != "data.bands" || want.size() != have.size() || (missing == 1 && !near.empty())) return near;
+  return "--set " + quoted_word(fmt::format("data.bands=[{}]", fmt::join(have, ",")));
+}
+
+}  // namespace
+
 std::vector<int> find_bands(const std::vector<std::string>& have, const std::vector<std::string>& want,
                             const std::string& where) {
   check_distinct(want, where);
@@ -395,7 +412,7 @@ std::vector<int> find_bands(const std::vector<std::string>& have, const std::vec
              "ditdata make --names B2,B3,..., which names the bands of files that name none");
     if (found == have.end())
       refuse(where, "there is no band of this name", name, fmt::format("one of {}", fmt::join(have, ", ")),
-             nearest_band(name, have));
+             other_bands(name, have, want, where));
     positions.push_back(int(found - have.begin()));
   }
   return positions;

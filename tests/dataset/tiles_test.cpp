@@ -197,6 +197,21 @@ TEST_CASE("tiles: a range without width, unknown and doubled bands and other siz
         find_bands({"band1", "band2"}, {"B1"}, "x");
       },
       "no band of this name; got B1, expected one of band1, band2; try ditdata make --names");
+  const auto asked = [](const std::vector<std::string>& names) {
+    find_bands({"B2", "B3", "B4", "B8"}, names, "data.bands");
+  };
+  refused(
+      [&] {
+        asked({"Blue", "Green", "Red", "NIR"});
+      },
+      "got Blue, expected one of B2, B3, B4, B8; try --set 'data.bands=[B2,B3,B4,B8]'");
+  refused([&] { asked({"B3", "B2", "B1", "B8"}); }, "got B1, expected one of B2, B3, B4, B8; try --set 'data.bands=");
+  CHECK_THROWS_WITH(asked({"Red"}), !Catch::Contains("; try --set"));
+  refused(
+      [&] {
+        find_bands({"Red", "Green"}, {"Red", "Gren"}, "data.bands");
+      },
+      "got Gren, expected one of Red, Green; try Green");
   config.bands = {"B2", "b02"};
   refused([&] { settle_tiles(config); }, "two bands of one name");
   config.bands = {};
