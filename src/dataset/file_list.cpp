@@ -8,6 +8,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/base/text.hpp"
 
 namespace ditrain::dataset {
 namespace fs = std::filesystem;
@@ -112,7 +113,11 @@ std::string way_to_data(const std::string& path, const std::string& wanted_kind)
                            path)
                      : "data.kind: folder, which reads the images that are there";
     case FileKind::kRaster:
-      return fmt::format("ditdata make --from {} --out TILES and data.kind: tiles with data.path: TILES", path) +
+      return fmt::format(
+                 "ditdata inspect {}, which prints the line of ditdata make for these files, then data.kind: tiles "
+                 "with "
+                 "data.path: TILES",
+                 quoted_word(path)) +
              (latents ? ", of which ditdata encode --from TILES makes latents" : "");
     case FileKind::kShard:
       return "data.path with the folder of the .safetensors files, data.kind: tiles or latents";

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <set>
 
 #include "ditrain/base/error.hpp"
@@ -290,15 +291,62 @@ std::unique_ptr<dataset::Dataset> open_as(const std::string& kind, const std::st
   }
 }
 
-// The side that ditdata make takes unless told, or a smaller one if no file has such a tile.
+// The side of the tiles that the small configs train on, or a smaller one if no file has such a tile.
 int64_t tile_that_fits(const json& files) {
   int64_t largest = 0;
   for (const json& f : files) {
     const json& s = f.at("shape");
     largest = std::max(largest, std::min(s[1].get<int64_t>(), s[2].get<int64_t>()));
   }
-  constexpr int64_t kTile = 256, kUnit = 8;  // patches of models divide multiples of 8
+  constexpr int64_t kTile = 32, kUnit = 8;  // patches of models divide multiples of 8
   return largest >= kTile ? kTile : largest >= kUnit ? largest / kUnit * kUnit : largest;
+}
+
+// Processing baselines of the Sentinel-2 products in which the files lie, 400 of ..._N0400_...; 0: a product whose name
+// does not tell.
+std::set<int> baselines_of(const std::vector<std::string>& paths) {
+  static const std::regex product("S2[A-Z]_MSIL.*"), baseline("_N([0-9]{4})(_|[.]|$)");
+  std::set<int> all;
+  for (const std::string& path : paths)
+    for (const fs::path& part : fs::absolute(path).parent_path()) {
+      const std::string name = part.string();
+      std::smatch found;
+      if (std::regex_match(name, product))
+        all.insert(std::regex_search(name, found, baseline) ? std::stoi(found[1].str()) : 0);
+    }
+  return all;
+}
+
+// What JPEG 2000 files of Sentinel-2 do not state: the number of missing pixels, and what numbers mean. From baseline
+// 04.00 on they have 1000 added.
+struct NumberFlags {
+  std::string flags, note;
+};
+NumberFlags number_flags(const std::vector<std::string>& paths) {
+  constexpr int kFirstWithOffset = 400;
+  const std::set<int> baselines = baselines_of(paths);
+  if (baselines.empty()) return {};
+  const bool old = *baselines.begin() > 0 && *baselines.begin() < kFirstWithOffset;
+  const bool recent = *baselines.rbegin() >= kFirstWithOffset || baselines.contains(0);
+  NumberFlags known;
+  known.flags = fmt::format(" --nodata 0 --scale 1e-4 --offset {}", recent ? "-0.1" : "0");
+  if (old && recent)
+    known.note = "Sentinel-2 products from before baseline 04.00 have --offset 0: make tiles of them alone\n";
+  else if (baselines.contains(0))
+    known.note = "Sentinel-2 products from before baseline 04.00 (N0400 in their name) have --offset 0\n";
+  return known;
+}
+
+// The line that cuts rasters into tiles. Bands by name leave out previews and masks, which have others.
+std::string way_to_tiles(const std::string& from, const json& files) {
+  std::vector<std::string> paths;
+  for (const json& f : files)
+    if (f.contains("format")) paths.push_back(f.at("file").get<std::string>());
+  const std::vector<std::string> bands = bands_of_file_names(paths);
+  const NumberFlags numbers = number_flags(paths);
+  return fmt::format("ditrain trains on tiles of them: ditdata make --from {}{}{} --tile {} --out TILES\n{}",
+                     quoted_word(from), bands.empty() ? "" : fmt::format(" --bands {}", fmt::join(bands, ",")),
+                     numbers.flags, tile_that_fits(files), numbers.note);
 }
 
 // What is learnt best has a deviation of about 1; that of latents is 5 or so until they are scaled.
@@ -316,9 +364,7 @@ std::string advice_of(const json& all, const std::string& kind, int64_t classes,
   const json& first = all.at("files").front();
   const json& s = first.at("shape");
   const auto path = all.at("path").get<std::string>();
-  if (kind == "rasters")
-    return fmt::format("ditrain trains on tiles of them: ditdata make --from {} --tile {} --out TILES\n",
-                       quoted_word(path), tile_that_fits(all.at("files")));
+  if (kind == "rasters") return way_to_tiles(path, all.at("files"));
   if (!problem.empty()) return fmt::format("ditrain would refuse it: {}\n", problem);
   if (kind == "images")
     return fmt::format(

@@ -4,8 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
+#include <iterator>
+#include <limits>
 #include <map>
 #include <regex>
 #include <set>
@@ -72,6 +76,20 @@ NameParts parts_of(const std::string& stem) {
       parts.rest += (parts.rest.empty() ? "" : "_") + word;
   }
   return parts;
+}
+
+// "b02" -> "B2", "b8a" -> "B8A"; a band without a number as it is.
+std::string as_in_configs(const std::string& band) {
+  std::string text = dataset::canonical_band(band);
+  if (text.size() < 2 || text[0] != 'b' || std::isdigit(static_cast<unsigned char>(text[1])) == 0) return band;
+  for (char& c : text) c = c >= 'a' && c <= 'z' ? char(c - 'a' + 'A') : c;
+  return text;
+}
+
+// "B8A" -> 8; one without a number stands behind all others.
+long number_of_band(const std::string& band) {
+  const long number = band.size() > 1 && band[0] == 'B' ? std::strtol(band.c_str() + 1, nullptr, 10) : 0;
+  return number > 0 || band == "B0" ? number : std::numeric_limits<long>::max();
 }
 
 int64_t count_data_bands(const images::RasterInfo& info) {
@@ -416,6 +434,32 @@ std::vector<std::string> Scene::files() const {
 }
 
 std::string band_of_file_name(const std::string& path) { return parts_of(fs::path(path).stem().string()).band; }
+
+std::vector<std::string> bands_of_file_names(const std::vector<std::string>& rasters) {
+  std::vector<FoundFile> files;
+  for (const std::string& path : rasters)
+    files.push_back({path, fs::path(path).parent_path().string(), "", images::Raster(path).info()});
+  std::vector<std::set<std::string>> scenes;
+  for (const Group& group : group_files(files)) {
+    std::set<std::string> bands;
+    for (const Part& part : group.parts)
+      if (group.single_bands) bands.insert(as_in_configs(part.band));
+    scenes.push_back(std::move(bands));
+  }
+  const auto most =
+      std::max_element(scenes.begin(), scenes.end(), [](const auto& a, const auto& b) { return a.size() < b.size(); });
+  if (most == scenes.end()) return {};
+  std::set<std::string> common = *most;
+  for (const std::set<std::string>& bands : scenes) {
+    std::set<std::string> both;
+    std::set_intersection(common.begin(), common.end(), bands.begin(), bands.end(), std::inserter(both, both.end()));
+    if (!both.empty()) common = std::move(both);
+  }
+  std::vector<std::string> sorted(common.begin(), common.end());
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return number_of_band(a) < number_of_band(b); });
+  return sorted;
+}
 
 SceneList find_scenes(const SceneRequest& request) {
   std::error_code ec;

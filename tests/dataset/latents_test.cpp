@@ -107,18 +107,17 @@ TEST_CASE("a path without latents tells how to make them of what is there") {
                         Contains("try ditdata encode --from " + (dir / "images") + " --vae FILE --out LATENTS"));
   dir.write("scenes/A.SAFE/GRANULE/B02.jp2", "");
   CHECK_THROWS_WITH(open_shards(dir / "scenes", 0),
-                    Contains("try ditdata make --from " + (dir / "scenes") + " --out TILES") &&
+                    Contains("try ditdata inspect " + (dir / "scenes") + ", which prints the line of ditdata make") &&
                         Contains("ditdata encode --from TILES"));
   const auto opened = [&](const char* kind, const std::string& path) {
     Config config;
     config.kind = find_kind(kind), config.path = path;
     open_dataset(config, {}, 0, 1);
   };
-  CHECK_THROWS_WITH(
-      opened("tiles", dir / "scenes"),
-      Contains("no tiles in") && Contains("try ditdata make --from " + (dir / "scenes") + " --out TILES"));
+  CHECK_THROWS_WITH(opened("tiles", dir / "scenes"),
+                    Contains("no tiles in") && Contains("try ditdata inspect " + (dir / "scenes") + ", "));
   CHECK_THROWS_WITH(opened("tiles", dir / "images"), Contains("try data.kind: folder"));
-  CHECK_THROWS_WITH(opened("folder", dir / "scenes"), Contains("try ditdata make --from " + (dir / "scenes")));
+  CHECK_THROWS_WITH(opened("folder", dir / "scenes"), Contains("try ditdata inspect " + (dir / "scenes")));
   dir.write("none/notes.txt", "");
   CHECK_THROWS_WITH(opened("tiles", dir / "none"), Contains("try ditdata make --from SCENES --out " + (dir / "none")));
 }
@@ -145,6 +144,10 @@ TEST_CASE("classes without samples are named, by number and, where they have one
   Config config;
   config.kind = find_kind("folder"), config.path = images.path();
   CHECK(open_dataset(config, {3, 4, 4}, 0, 1)->describe_unused(4) == "2 of 4 classes: 1 (bee), 3");
+  CHECK(open_dataset(config, {3, 4, 4}, 0, 1)->describe_unlearnt(0) ==
+        "its 3 classes are not learnt (model.num_classes: 0; auto learns them)");
+  CHECK(open_dataset(config, {3, 4, 4}, 3, 1)->describe_unlearnt(3).empty());
+  CHECK(open_shards(dir.path(), 0)->describe_unlearnt(20).empty());
 }
 
 TEST_CASE("latent shards are numbered in the order of their names") {

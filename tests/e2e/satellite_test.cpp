@@ -138,6 +138,15 @@ TEST_CASE("satellite: products of level 2A, as they are downloaded, become tiles
   REQUIRE_EXIT(make_32(scratch / "products/S2A_MSIL2A_20220601_N0400.SAFE", "one", {"--nodata", "0"}), 0);
   const Result inspected = require_ok(program("ditdata", {"inspect", scratch / "products"}));
   CHECK_THAT(inspected.out, Contains("29 files (rasters)") && Contains(" 0 classes, "));  // no masks
+  const size_t line = inspected.out.find("ditdata make --from ");                         // what it prints runs
+  REQUIRE(line != std::string::npos);
+  const std::string printed = inspected.out.substr(line, inspected.out.find('\n', line) - line);
+  CHECK_THAT(printed,
+             Catch::EndsWith(" --bands " + bands + " --nodata 0 --scale 1e-4 --offset -0.1 --tile 32 --out TILES"));
+  REQUIRE_EXIT(
+      run({"/bin/sh", "-c", "cd '" + (scratch / "") + "' && '" + std::string(DITRAIN_PROGRAM_DIR) + "'/" + printed}),
+      0);
+  CHECK(read_file(scratch / "TILES/tiles_00000.safetensors") == read_file(scratch / "tiles/tiles_00000.safetensors"));
   const Result number = make_32(scratch / "products", "number", {"--nodata", "-1"});
   CHECK(number.exit_code == 2);
   CHECK_THAT(number.err,

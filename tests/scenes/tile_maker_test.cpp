@@ -612,6 +612,45 @@ TEST_CASE("inspect: rows of more numbers than are read at a time are cut") {
   CHECK(file["max"][19] == 0);
 }
 
+TEST_CASE("inspect: products get a line of ditdata make that leaves out previews and masks") {
+  if (!images::has_gdal()) SKIP("no GDAL");
+  const ScratchFolder scratch;
+  const auto write = [&](const std::string& path, size_t bands = 1) {
+    images::write_u16(scratch.at(path), std::vector<std::string>(bands, ""), 40, 40);
+  };
+  const auto line_of = [&](const std::string& folder) {
+    const std::string table = inspect_path(scratch / folder).table, begin = "--from " + scratch / folder;
+    const size_t at = table.find(begin);
+    REQUIRE(at != std::string::npos);
+    return table.substr(at + begin.size());
+  };
+  // Surface temperature has a name of its own: another scene, whose band the others lack.
+  for (const char* band : {"SR_B2", "SR_B3", "SR_B7", "ST_B10", "QA_PIXEL"})
+    write(fmt::format("landsat/LC08_L2SP_1/LC08_L2SP_1_{}.TIF", band));
+  write("landsat/LC08_L2SP_2/LC08_L2SP_2_SR_B2.TIF"), write("landsat/LC08_L2SP_2/LC08_L2SP_2_SR_B7.TIF");
+  CHECK(line_of("landsat") == " --bands B2,B7 --tile 32 --out TILES\n");
+  const SceneList list = find_scenes({.from = scratch / "landsat", .bands = {"B2", "B7"}});
+  CHECK((list.scenes.size() == 2 && list.left_out.size() == 2));
+
+  const auto write_sentinel = [&](const std::string& folder, const std::string& baseline) {
+    const std::string product = folder + "/S2A_MSIL2A_20180601T1_" + baseline + "_R022_T33UUP.SAFE/IMG_DATA/T33UUP_";
+    for (const char* band : {"B8A", "B11", "B02"}) write(product + band + ".tif");
+    write(product + "TCI.tif", 3), write(product + "AOT.tif");
+  };
+  const std::string begin = " --bands B2,B8A,B11 --nodata 0 --scale 1e-4 --offset ";
+  write_sentinel("old", "N0208");
+  CHECK(line_of("old") == begin + "0 --tile 32 --out TILES\n");
+  write_sentinel("recent", "N0511");
+  CHECK(line_of("recent") == begin + "-0.1 --tile 32 --out TILES\n");
+  write_sentinel("both", "N0208"), write_sentinel("both", "N0400");
+  CHECK(line_of("both") ==
+        begin + "-0.1 --tile 32 --out TILES\n" +
+            "Sentinel-2 products from before baseline 04.00 have --offset 0: make tiles of them alone\n");
+  write("named/a_NIR.tif"), write("named/a_Blue.tif"), write("whole/a.tif", 2);
+  CHECK(line_of("named") == " --bands Blue,NIR --tile 32 --out TILES\n");
+  CHECK(line_of("whole") == " --tile 32 --out TILES\n");
+}
+
 TEST_CASE("inspect: rasters, tiles and images") {
   const ScratchFolder scratch;
   scratch.write_grey("images/a/x.png", 100);
@@ -678,7 +717,7 @@ TEST_CASE("inspect: rasters, tiles and images") {
   images::write_u16(scratch.at("per band/T33_B02_10m.tif"), {""}, 20, 30);
   const Inspection per_band = inspect_path(scratch / "per band");
   CHECK(nlohmann::json::parse(per_band.json)["files"][0]["bands"] == nlohmann::json{"B02"});
-  CHECK(per_band.table.find("ditdata make --from '" + scratch / "per band" + "' --tile 16 --out TILES\n") !=
+  CHECK(per_band.table.find("ditdata make --from '" + scratch / "per band" + "' --bands B2 --tile 16 --out TILES\n") !=
         std::string::npos);
   refused([&] { find_scenes({.from = scratch / "per band", .bands = {"B4"}}); },
           "no raster has any of the bands; got 1 raster(s) with B02, expected B4");

@@ -65,6 +65,12 @@ struct SceneList {
 /// The band that the name of a file gives, "B02" of T33_B02_10m.tif; "": none.
 std::string band_of_file_name(const std::string& path);
 
+/// The bands that the --bands of ditdata make has to name for rasters whose bands are named by their files, as those of
+/// products with previews and masks beside them: all bands of the scene that has most, less those that another scene
+/// with some of them lacks; as configs write them, numbers in order (B1, ..., B8, B8A, B9). {}: there is no such scene.
+/// Errors:   InputError for a raster that cannot be opened
+std::vector<std::string> bands_of_file_names(const std::vector<std::string>& rasters);
+
 /// Opens every raster once.
 /// Errors:   InputError naming scene and file: no rasters, a file that is damaged, a band that a scene lacks, has
 ///           twice or has besides those of the first, bands of one scene in other places, another type, palettes, a
