@@ -71,6 +71,9 @@ for ((i = 0; i < ${#flags[@]}; ++i)); do
     --out) out=${flags[i + 1]:-} ;;
     --out=*) out=${flags[i]#--out=} ;;
     --resume | --resume=*) refuse "ditrain's --resume is set here: leave it out" ;;
+    --hosts | --ranks-per-node | --cores-per-rank | --launcher | --launcher-flags | --min-nodes | --failures | \
+      --measure | --slow-share | --limit-s | --stall-s | --pause-s)
+      refuse "elastic's options stand before ditrain's flags: ${flags[i]} comes after ${flags[0]}" ;;
   esac
 done
 [[ -n $out ]] || refuse "--out DIR is missing"
@@ -109,7 +112,12 @@ trap 'rm -rf "$here"' EXIT
 
 # A rank that hangs is named by ditrain itself (dist.timeout_s), and so are a disk that hangs (checkpoint.timeout_s) and
 # a rank whose weights differ (dist.verify_every). What the config sets stays.
-"$program" "${flags[@]}" --print-config >"$here/config" 2>"$here/refusal" || refuse "$(tail -n 1 "$here/refusal")"
+if ! "$program" "${flags[@]}" --print-config >"$here/config" 2>"$here/refusal"; then
+  why=$(tail -n 1 "$here/refusal")
+  refuse "${why#ditrain: error: }"
+fi
+why=$(sed -n 's/^.*a run would refuse this config: //p' "$here/refusal" | head -n 1)  # a warning: the config is printed
+[[ -z $why ]] || refuse "$why"
 # setting SECTION KEY: its value.
 setting() { awk -v s="$1:" -v k="$2:" '/^[a-z]/ { inside = $1 == s } inside && $1 == k { print $2; exit }' "$here/config"; }
 train=("$program")

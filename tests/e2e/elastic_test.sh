@@ -20,7 +20,10 @@ nodes=${NODES:-} words="$*"
 case $* in
   *--version) [[ ! -e hangs ]] || { touch asked && exec sleep 30; }
     [[ ! -e dead_$nodes ]] || { echo "srun: error: Node $nodes is down" >&2; exit 1; } ;;
-  *--print-config) cat config ;;
+  *--print-config)
+    [[ ! -e refusal ]] || cat refusal >&2
+    [[ ! -e refused ]] || exit 2
+    cat config ;;
   *--explain-memory*)
     ranks=${words##*--ranks }
     [[ ! -e slow_disk ]] || { rm slow_disk && exec sleep 30; }
@@ -252,5 +255,16 @@ for wrong in "--hosts" "--slow-share 85" "--failures 0" "--launcher ssh" "--meas
   # shellcheck disable=SC2086
   start $wrong && ends 2 "" && says "elastic: error: "
 done
+
+begin "its options behind those of ditrain" n1 1
+start --config c --min-nodes 2 && ends 2 "" && says "stand before ditrain's flags: --min-nodes comes after --config"
+
+begin "a config that ditrain refuses" n1 1
+echo "ditrain: error: [config] unknown key a.b" >refusal && touch refused
+start && ends 2 "" && says "elastic: error: \\[config\\] unknown key a.b; "
+
+begin "a config that ditrain prints, and would refuse to train" n1 1
+echo "warning: a run would refuse this config: [config] steps" >refusal
+start && ends 2 "" && says "elastic: error: \\[config\\] steps; "
 
 [[ $bad -eq 0 ]] && echo "$cases cases"
