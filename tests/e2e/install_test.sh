@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What `cmake --install` puts where: programs that find the installed configs by name, man pages and completion for each.
+# What `cmake --install` puts where: programs that find the installed configs by name, man pages and completion for each,
+# guides whose links lead somewhere.
 #   tests/e2e/install_test.sh BUILD      BUILD is a build folder with all programs
 set -euo pipefail
 build=$(realpath "$1")
@@ -19,3 +20,13 @@ done
 [[ $programs -eq 8 ]] || fail "$programs programs are installed, expected 8"
 prefix/bin/ditrain --config quickstart.yaml --print-config >"$work/config" || fail "the installed config is not found"
 grep -q "steps: 5000" "$work/config" || fail "the installed config is another one"
+[[ -z $(find prefix/share/ditrain -name '*.md') ]] || fail "guides lie beside the configs, where their links are broken"
+links=0
+for guide in README.md apps/README.md configs/README.md configs/KEYS.md scripts/README.md; do
+  guide=prefix/share/doc/ditrain/$guide
+  while read -r link; do
+    [[ -e $(dirname "$guide")/$link ]] || fail "$guide links to $link, which is not installed"
+    links=$((links + 1))
+  done < <(grep -oE '\]\([^)]+\)' "$guide" | sed -E 's/^\]\(//; s/\)$//; s/#.*//' | grep -vE '^(http.*)?$')
+done
+[[ $links -ge 40 ]] || fail "the guides have $links links, expected 40 or more"
