@@ -40,9 +40,10 @@ using namespace ditrain;
 
 namespace {
 
-config::CommandLine make_command_line() {
-  return config::CommandLine(
-      "ditbench", "measure this machine with the code that trains, beside the peaks of the same cores",
+config::CommandLine make_command_line(const std::vector<config::Command>& benches) {
+  return config::CommandLine(config::Usage{
+      "ditbench",
+      "measure this machine with the code that trains, beside the peaks of the same cores",
       {{"model", "M",
         "S, B, L, XL or a full name, DiT-S/2 ... (default: gemm, ladder, scale all four; ops, tune XL; step, sample, "
         "data, clusters, memory, strategies S); scale: several"},
@@ -134,7 +135,8 @@ config::CommandLine make_command_line() {
       "  quality     recipes (YAML files over a config) trained in turn for equal CPU seconds, and how good "
       "their samples are, by measures that need no other weights; starts ditrain itself\n"
       "  paper       the tables and figures of the DiT-HC paper that concern the system, measured here and set "
-      "beside its numbers; --out DIR: as a page with pictures\n");
+      "beside its numbers; --out DIR: as a page with pictures\n",
+      benches});
 }
 
 /// The words of a flag, separated by commas.
@@ -498,6 +500,12 @@ void check_flags(const config::CommandLine& line, const Bench& bench) {
                                                   fmt::join(own, ", --"))});
 }
 
+std::vector<config::Command> benches() {
+  std::vector<config::Command> all;
+  for (const Bench& b : kBenches) all.push_back({.name = b.name});
+  return all;
+}
+
 const Bench& wanted_bench(const config::CommandLine& line) {
   std::vector<std::string> names;
   for (const Bench& b : kBenches) {
@@ -515,7 +523,7 @@ const Bench& wanted_bench(const config::CommandLine& line) {
 
 /// Ranks but the first one stay silent: they measure with it.
 int body(int argc, char** argv, dist::Communicator& comm) {
-  config::CommandLine line = make_command_line();
+  config::CommandLine line = make_command_line(benches());
   if (!line.parse(argc, argv)) return kExitDone;
   const Bench& wanted = wanted_bench(line);
   check_flags(line, wanted);

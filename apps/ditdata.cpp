@@ -42,8 +42,11 @@ constexpr double kGreatestFloat = std::numeric_limits<float>::max();
 const std::vector<std::string> kCommands = {"make", "encode", "stats", "inspect"};
 
 config::CommandLine make_command_line() {
-  return config::CommandLine(
-      "ditdata", "make training data and look at it",
+  std::vector<config::Command> commands;
+  for (const std::string& name : kCommands) commands.push_back({.name = name});
+  return config::CommandLine(config::Usage{
+      "ditdata",
+      "make training data and look at it",
       {{"from", "PATH",
         "a folder of images or tiles (encode) or of scenes (make), or one with a sub-folder of them per class"},
        {"vae", "FILE|DIR",
@@ -87,7 +90,8 @@ config::CommandLine make_command_line() {
       "images, tiles or latents a path holds. An interrupted make resumes when it is started again.\n\n"
       "encode writes the latents of images as safetensors shards (data.kind: latents) and stats.json beside them, "
       "alone\nor under mpirun. An interrupted encode resumes with the shards that are missing. Latents do not "
-      "depend on the\nnumber of ranks or threads.");
+      "depend on the\nnumber of ranks or threads.",
+      commands});
 }
 
 eval::AutoencoderOptions options_of(const config::CommandLine& line) {

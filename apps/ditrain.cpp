@@ -26,6 +26,27 @@ namespace {
 
 const double kStart_s = now_s();
 
+// Both run alone, without MPI.
+const config::Command kReport = {.name = "report",
+                                 .summary = "write a page that shows a run folder, or compares several",
+                                 .positional = "DIR...",
+                                 .flags = {{"out", "FILE", "the page (default: report.html in the first folder)"}}};
+const config::Command kPlan = {
+    .name = "plan",
+    .summary = "find the fastest placement of a run on a cluster, with the lines that start it",
+    .details =
+        "It tries ranks per node, ranks per replica, micro-batches, recomputation, memory tiers, shards of the "
+        "optimiser "
+        "and buckets. The global batch and the precision stay: more than the order of sums would change with them.",
+    .flags = {{"config", "FILE", "what to train, as of ditrain"},
+              {"recipe", "FILE", "a YAML file whose keys replace those of --config", "", true},
+              {"set", "KEY=VALUE", "override one key of the config", "", true},
+              {"platform", "FILE",
+               "the cluster, as those of platforms/ beside the installed configs (default: this machine, whose rates "
+               "are measured)"},
+              {"nodes", "N", "nodes of the cluster (default: all)"},
+              {"all", "", "list every placement, not only the best"}}};
+
 config::CommandLine make_command_line() {
   return config::CommandLine(config::Usage{
       .program = "ditrain",
@@ -59,7 +80,7 @@ config::CommandLine make_command_line() {
           "`ditrain plan --config FILE [--platform FILE --nodes N]` says how to place a run on a cluster.\n"
           "Exit codes: 0 done, 1 failed while running, 2 bad usage or input, 75 stopped early with a checkpoint.\n"
           "Signals: USR1 writes a checkpoint; USR2, TERM and INT write one and stop.",
-      .commands = {"report", "plan"},
+      .commands = {kReport, kPlan},
       .explains_keys = true});
 }
 
@@ -164,10 +185,8 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   return train::run_training(config, options, comm);
 }
 
-// `ditrain report DIR...`: alone, without MPI.
 int write_report(int argc, char** argv) {
-  config::CommandLine line("ditrain report", "write a page that shows a run folder, or compares several",
-                           {{"out", "FILE", "the page (default: report.html in the first folder)"}}, "DIR...");
+  config::CommandLine line("ditrain", kReport);
   if (!line.parse(argc, argv)) return kExitDone;
   const std::vector<std::string>& folders = line.positional();
   if (folders.empty())
@@ -178,21 +197,8 @@ int write_report(int argc, char** argv) {
   return kExitDone;
 }
 
-// `ditrain plan --config FILE`: alone, without MPI.
 int plan_cluster(int argc, char** argv) {
-  config::CommandLine line(
-      "ditrain plan", "find the fastest placement of a run on a cluster, with the lines that start it",
-      {{"config", "FILE", "what to train, as of ditrain"},
-       {"recipe", "FILE", "a YAML file whose keys replace those of --config", "", true},
-       {"set", "KEY=VALUE", "override one key of the config", "", true},
-       {"platform", "FILE",
-        "the cluster, as those of platforms/ beside the installed configs (default: this machine, whose rates are "
-        "measured)"},
-       {"nodes", "N", "nodes of the cluster (default: all)"},
-       {"all", "", "list every placement, not only the best"}},
-      "",
-      "It tries ranks per node, ranks per replica, micro-batches, recomputation, memory tiers, shards of the optimiser "
-      "and buckets. The global batch and the precision stay: more than the order of sums would change with them.");
+  config::CommandLine line("ditrain", kPlan);
   if (!line.parse(argc, argv)) return kExitDone;
   if (!line.has("config"))
     throw InputError({.where = "command line", .what = "--config FILE is missing", .hint = kFirstConfig});
@@ -225,11 +231,11 @@ int plan_cluster(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc > 1 && std::string(argv[1]) == "report") {
+  if (argc > 1 && argv[1] == kReport.name) {
     config::open_standard_streams();
     return config::run_program("ditrain report", [&] { return write_report(argc - 1, argv + 1); });
   }
-  if (argc > 1 && std::string(argv[1]) == "plan") {
+  if (argc > 1 && argv[1] == kPlan.name) {
     config::open_standard_streams();
     return config::run_program("ditrain plan", [&] { return plan_cluster(argc - 1, argv + 1); });
   }

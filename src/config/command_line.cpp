@@ -56,6 +56,9 @@ CommandLine::CommandLine(std::string program, std::string summary, std::vector<F
     : CommandLine(
           Usage{std::move(program), std::move(summary), std::move(flags), std::move(positional), std::move(details)}) {}
 
+CommandLine::CommandLine(const std::string& program, const Command& command)
+    : CommandLine(program + " " + command.name, command.summary, command.flags, command.positional, command.details) {}
+
 const Flag* CommandLine::find(const std::string& name) const {
   const auto found =
       std::find_if(usage_.flags.begin(), usage_.flags.end(), [&](const Flag& f) { return f.name == name; });
@@ -133,7 +136,9 @@ void CommandLine::check_counts() const {
   std::string hint;
   if (find("config") != nullptr && (first.ends_with(".yaml") || first.ends_with(".yml"))) hint = "--config " + first;
   if (find("set") != nullptr && first.starts_with("=")) hint = "--set KEY=VALUE without blanks";
-  if (const std::string near = nearest_word(first, usage_.commands); !near.empty()) hint = usage_.program + " " + near;
+  std::vector<std::string> commands;
+  for (const Command& command : usage_.commands) commands.push_back(command.name);
+  if (const std::string near = nearest_word(first, commands); !near.empty()) hint = usage_.program + " " + near;
   fail("unexpected argument", first, "only flags", hint);
 }
 

@@ -34,6 +34,23 @@ std::string entry(const std::string& label, const std::string& text) {
   return fmt::format(".TP\n.B {}\n{}\n", roff(label), roff(text));
 }
 
+std::string entries(const std::vector<Flag>& flags) {
+  std::string text;
+  for (const Flag& f : flags)
+    text += entry(usage_of(f), f.help + (f.default_value.empty() ? "" : " [default " + f.default_value + "]"));
+  return text;
+}
+
+// Those that have flags of their own; the others are told of by the details of the program.
+std::string commands_for_man(const Usage& usage) {
+  std::string text;
+  for (const Command& c : usage.commands)
+    if (!c.flags.empty())
+      text += fmt::format(".SS {} {} [flags]{}\n{}\n{}", usage.program, c.name,
+                          c.positional.empty() ? "" : " " + roff(c.positional), roff(c.summary), entries(c.flags));
+  return text.empty() ? "" : ".SH COMMANDS\n" + text;
+}
+
 std::string keys_for_man() {
   const Config defaults = default_config();
   std::string text, section;
@@ -63,6 +80,26 @@ std::string line_of_case(const std::string& pattern, const std::vector<std::stri
   return fmt::format("    {}) words=\"{}\" ;;\n", pattern, fmt::join(words, " "));
 }
 
+/// What else is completed: flags, those of a command that has its own, and names of commands as the first word.
+std::string other_words(const Usage& usage) {
+  const auto names = [](const std::vector<Flag>& flags) {
+    std::vector<std::string> all;
+    for (const Flag& f : flags) all.push_back("--" + f.name);
+    return all;
+  };
+  std::string text = fmt::format("    *) [[ $cur == -* ]] && words=\"{}\"\n", fmt::join(names(usage.flags), " "));
+  std::vector<std::string> commands;
+  for (const Command& c : usage.commands) {
+    commands.push_back(c.name);
+    if (c.flags.empty()) continue;
+    text += fmt::format("      [[ $cur == -* && ${{COMP_WORDS[1]}} == {} ]] && words=\"{} --help --version\"\n", c.name,
+                        fmt::join(names(c.flags), " "));
+  }
+  if (!commands.empty())
+    text += fmt::format("      [[ $cur != -* && $COMP_CWORD -eq 1 ]] && words=\"{}\"\n", fmt::join(commands, " "));
+  return text + "      ;;\n";
+}
+
 std::string names_of_keys() {
   std::vector<std::string> names;
   for (const Option& o : option_table()) names.push_back(o.name() + "=");
@@ -88,8 +125,7 @@ std::string man_page(const Usage& usage) {
                                  kVersion, usage.program, roff(usage.summary));
   text += fmt::format(".SH SYNOPSIS\n.B {}\n[flags]{}\n.SH OPTIONS\n", usage.program,
                       usage.positional.empty() ? "" : " " + roff(usage.positional));
-  for (const Flag& f : usage.flags)
-    text += entry(usage_of(f), f.help + (f.default_value.empty() ? "" : " [default " + f.default_value + "]"));
+  text += entries(usage.flags) + commands_for_man(usage);
   if (!usage.details.empty()) {
     text += ".SH NOTES\n.nf\n" + roff(usage.details) + "\n.fi\n";
   }
@@ -101,11 +137,9 @@ std::string man_page(const Usage& usage) {
 // Bash splits words at "=": `--set train.precision=b` comes as --set, train.precision, =, b.
 std::string bash_completion(const Usage& usage) {
   const std::string function = "_" + usage.program;
-  std::vector<std::string> flags;
   std::string of_flags, of_keys;
   bool sets_keys = false;
   for (const Flag& f : usage.flags) {
-    flags.push_back("--" + f.name);
     sets_keys |= f.name == "set";
     if (const auto words = words_of_argument(f.argument); !words.empty() && f.name != "help")
       of_flags += line_of_case("--" + f.name, words);
@@ -126,14 +160,13 @@ std::string bash_completion(const Usage& usage) {
       "    --help) words=\"{2}\" ;;\n",
       usage.program, function, topics_of_help(usage));
   if (sets_keys) text += fmt::format("    --set) words=\"{}\"; compopt -o nospace 2> /dev/null ;;\n", names_of_keys());
-  text += of_flags + of_keys;
+  text += of_flags + of_keys + other_words(usage);
   text += fmt::format(
-      "    *) [[ $cur == -* ]] && words=\"{}\" ;;\n"
       "  esac\n"
       "  COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
       "}}\n"
       "complete -o default -F {} {}\n",
-      fmt::join(flags, " "), function, usage.program);
+      function, usage.program);
   return text;
 }
 

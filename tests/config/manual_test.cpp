@@ -25,6 +25,11 @@ config::Usage test_usage() {
                     {"weights", "ema|model", "which", "ema"},
                     {"help", "[SECTION|KEY|all]", "print this"}},
           .details = "'quoted' line",
+          .commands = {{.name = "plan",
+                        .summary = "finds places",
+                        .positional = "DIR...",
+                        .flags = {{"nodes", "N", "of the cluster", "4"}}},
+                       {.name = "place"}},
           .explains_keys = true};
 }
 
@@ -46,6 +51,7 @@ TEST_CASE("a man page names every flag and key, and roff takes no text for a req
   CHECK_THAT(page, Contains(".B \\-\\-set KEY=VALUE...\nchange a key\n"));
   CHECK_THAT(page, Contains("\n\\&.where a run goes on, say C:\\eruns\n") && Contains("\n\\&'quoted' line\n"));
   for (const config::Option& o : config::option_table()) CHECK_THAT(page, Contains("\n.B " + o.name() + "\n"));
+  CHECK_THAT(page, Contains(".SS prog plan [flags] DIR...\nfinds places\n.TP\n.B \\-\\-nodes N\nof the cluster"));
   std::istringstream lines(page);
   for (std::string line; std::getline(lines, line);) {
     INFO(line);
@@ -71,6 +77,12 @@ TEST_CASE("bash completes flags, keys, their words and topics of help") {
   CHECK(completed("prog --config conf") == "\n");
   CHECK(completed("prog --help train.se") == "train.seed\n");
   CHECK(completed("prog --help al") == "all\n");
+  CHECK(completed("prog pla") == "plan place\n");
+  CHECK(completed("prog \"\"") == "plan place\n");
+  CHECK(completed("prog plan pla") == "\n");
+  CHECK(completed("prog plan --no") == "--nodes\n");
+  CHECK(completed("prog plan --we") == "\n");
+  CHECK(completed("prog place --we") == "--weights\n");
 }
 
 TEST_CASE("text is broken at blanks, below its own beginning") {

@@ -33,13 +33,20 @@ std::string choices(const char* between = "|") {
 /// How a flag is given, as "--set KEY=VALUE...".
 std::string usage_of(const Flag& flag);
 
+/// A first word that a program takes.
+struct Command {
+  std::string name;
+  std::string summary = {}, positional = {}, details = {};  ///< as of a program
+  std::vector<Flag> flags = {};  ///< of a command with a command line of its own; empty: it has those of the program
+};
+
 /// The description of a program: the one source of --help, its man page and its completion (manual.hpp).
 struct Usage {
   std::string program, summary;
   std::vector<Flag> flags;
-  std::string positional = {};             ///< what may follow the flags ("FIXTURE..."); empty: nothing may
-  std::string details = {};                ///< closes --help
-  std::vector<std::string> commands = {};  ///< first words that the program takes instead of flags
+  std::string positional = {};  ///< what may follow the flags ("FIXTURE..."); empty: nothing may
+  std::string details = {};     ///< closes --help
+  std::vector<Command> commands = {};
   bool explains_keys = false;  ///< --help lists the config keys of common runs; --help SECTION|KEY|all the others
 };
 
@@ -49,6 +56,8 @@ class CommandLine {
   /// `positional` names what may follow the flags ("FIXTURE..."); empty: nothing may. `details` closes `--help`.
   CommandLine(std::string program, std::string summary, std::vector<Flag> flags, std::string positional = "",
               std::string details = "");
+  /// That of a command with flags of its own: "PROGRAM COMMAND".
+  CommandLine(const std::string& program, const Command& command);
 
   /// Reads the command line. Returns false if --help or --version was given and printed to stdout; the program is done
   /// then. `--help man` prints the man page, `--help bash` the completion script of every program.
