@@ -26,6 +26,7 @@
 #include "ditrain/platform/limits.hpp"
 #include "ditrain/platform/topology.hpp"
 #include "ditrain/version.hpp"
+#include "reference_names.hpp"
 
 namespace ditrain::config {
 namespace {
@@ -76,6 +77,11 @@ const Flag& CommandLine::given_flag(const std::string& name) const {
   std::vector<std::string> names;
   for (const Flag& f : usage_.flags) names.push_back(f.name);
   const std::string near = nearest_word(name, names);
+  std::string word = name;
+  std::replace(word.begin(), word.end(), '-', '_');
+  const ReferenceName* known = find_reference_name(word);
+  if (known != nullptr && find(std::string(known->flag)) != nullptr)
+    fail("unknown flag --" + name, "", "", usage_of(flag(std::string(known->flag))));
   const std::string setting = usage_.explains_keys ? settings_called(name) : "";
   if (!setting.empty()) fail("unknown flag --" + name, "", "", setting);
   fail("unknown flag --" + name + (near.empty() ? "" : "; did you mean --" + near + "?"), "", "",

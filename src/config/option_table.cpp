@@ -11,6 +11,7 @@
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/diffusion/registry.hpp"
 #include "option_table_values.hpp"
+#include "reference_names.hpp"
 
 // The name of a key that is also the path of its field, and access to that field.
 #define DITRAIN_KEY(path) \
@@ -574,12 +575,17 @@ std::vector<std::string> option_sections() {
 
 namespace {
 
-// What was meant by a word that stands where a section should: the keys of that name, in the form that is wanted.
+// What was meant by a word that stands where a section should: the keys of that name, in the form that is wanted, or
+// the one that the reference implementations call so.
 std::string keys_called(const std::string& word, fmt::format_string<const std::string&, const std::string&> form) {
   std::string keys;
   for (const Option& o : option_table())
     if (o.key == word || o.name() == word) keys += (keys.empty() ? "" : " or ") + fmt::format(form, o.section, o.key);
-  return keys;
+  const ReferenceName* known = keys.empty() ? find_reference_name(word) : nullptr;
+  if (known == nullptr || known->key.empty()) return keys;
+  const std::string key(known->key);
+  const std::string section = key.substr(0, key.find('.')), own = key.substr(section.size() + 1);
+  return fmt::format(form, section, own) + (known->note.empty() ? "" : fmt::format(" ({})", known->note));
 }
 
 std::set<std::string> words_of(const std::string& key) {
@@ -625,7 +631,9 @@ const Option& find_option(const std::string& section, const std::string& key, co
   if (const std::string meant = keys_called(section, "`{}: {{{}: ...}}`"); !known_section && !meant.empty())
     throw InputError({.where = "config", .what = origin + "unknown section " + section, .hint = meant});
   const std::vector<std::string> candidates = known_section ? keys : option_sections();
-  std::string near = nearest_word(known_section ? key : section, candidates);
+  std::string near;
+  if (!known_section || find_reference_name(key) == nullptr)
+    near = nearest_word(known_section ? key : section, candidates);
   const std::string elsewhere = near.empty() ? keys_called(key, "{}.{}") : "";
   if (near.empty() && elsewhere.empty() && known_section) near = keys_with_words_of(key, keys);
   const std::string what = known_section ? "unknown key " + section + "." + key : "unknown section " + section;

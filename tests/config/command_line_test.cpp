@@ -109,6 +109,19 @@ TEST_CASE("unknown flags name the nearest") {
   CHECK(refused("--global_batch") == "[command line] unknown flag --global_batch; try --set train.global_batch=...");
   CHECK(refused("--global-batch") == "[command line] unknown flag --global-batch; try --set train.global_batch=...");
   CHECK(refused("--data") == "[command line] unknown flag --data; try --set data.KEY=VALUE (ditrain --help data)");
+  // As the reference implementations call them; a flag of the program goes before a key.
+  CHECK(refused("--data-path") == "[command line] unknown flag --data-path; try --set data.path=...");
+  CHECK(refused("--epochs") ==
+        "[command line] unknown flag --epochs; try --set train.steps=... (epochs x images / train.global_batch)");
+  CHECK(refused("--ckpt") == "[command line] unknown flag --ckpt; try --set train.init_from=...");
+  config::CommandLine sampler("ditsample", "",
+                              {{"checkpoint", "DIR|FILE", ""}, {"steps", "S", ""}, {"out", "DIR", ""}});
+  const auto hint = [&](const char* flag, const char* meant) {
+    CHECK_THROWS_WITH(parse(sampler, {flag, "x"}),
+                      "[command line] unknown flag " + std::string(flag) + "; try " + std::string(meant));
+  };
+  hint("--ckpt", "--checkpoint DIR|FILE"), hint("--num-sampling-steps", "--steps S"),
+      hint("--results-dir", "--out DIR");
   CHECK(parse_error({"--zzzzzzzzzzzz"}) == "[command line] unknown flag --zzzzzzzzzzzz; try prog --help");
   CHECK(parse_error({"-c", "a"}) == "[command line] unknown flag -c; expected flags with two dashes; try prog --help");
 }

@@ -1,6 +1,7 @@
 // Text that is no config, and values that no key takes: with which words they are refused.
 #include <catch2/catch.hpp>
 
+#include "../../src/config/reference_names.hpp"
 #include "config_support.hpp"
 
 using namespace ditrain;
@@ -159,8 +160,19 @@ TEST_CASE("bad --set") {
                                       "train.steps=... or --set sample.steps=...");
   CHECK(set_error("") == "[config] --set: no assignment; got ''" + shape + "train.steps=100");
   CHECK(set_error("train.stepps=1") == "[config] --set: unknown key train.stepps; did you mean train.steps?");
-  CHECK(set_error("train.batch_size=1") ==
-        "[config] --set: unknown key train.batch_size; did you mean train.global_batch or micro_batch?");
+  CHECK(set_error("train.batch_size=1") == "[config] --set: unknown key train.batch_size; try train.global_batch");
+  CHECK(set_error("optimizer.learning_rate=1") ==
+        "[config] --set: unknown key optimizer.learning_rate; try optimizer.lr");
+  CHECK(set_error("train.epochs=1") ==
+        "[config] --set: unknown key train.epochs; try train.steps (epochs x images / train.global_batch)");
+  CHECK(
+      parse_error("epochs: 3\n").starts_with("[config] a.yaml:1: unknown section epochs; try `train: {steps: ...}` ("));
+  for (const config::ReferenceName& row : config::kReferenceNames) {
+    INFO(row.name);
+    const size_t dot = row.key.find('.');
+    if (!row.key.empty())
+      CHECK_NOTHROW(config::find_option(std::string(row.key.substr(0, dot)), std::string(row.key.substr(dot + 1)), ""));
+  }
   CHECK(
       set_error("train.every_steps=1").starts_with("[config] --set: unknown key train.every_steps; try checkpoint.e"));
   CHECK(set_error("train.lr=1") == "[config] --set: unknown key train.lr; try optimizer.lr");

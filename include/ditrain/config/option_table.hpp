@@ -39,8 +39,8 @@ const std::vector<Option>& option_table();
 
 /// The sections, in order.
 std::vector<std::string> option_sections();
-/// What sets keys of this name or section, whose words may be joined by '-': "--set train.steps=..."; "" if there is
-/// none.
+/// What sets keys of this name or section, or the key that the reference implementations call so; words may be joined
+/// by '-': "--set train.steps=..."; "" if there is none.
 std::string settings_called(std::string word);
 
 /// The option `section.key`, for messages prefixed with `origin`.
