@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What `cmake --install` puts where: programs that find the installed configs by name, man pages and completion for each,
-# guides whose links lead somewhere.
+# What `cmake --install` puts where: programs that find the installed configs by name, man pages and completion for
+# each, guides whose links lead somewhere.
 #   tests/e2e/install_test.sh BUILD      BUILD is a build folder with all programs
 set -euo pipefail
 build=$(realpath "$1")
