@@ -65,6 +65,27 @@ TEST_CASE("scripts: build.sh configures again while an optional library is missi
   CHECK(times_configured() == 3);  // nothing is missing any more
 }
 
+TEST_CASE("scripts: build.sh takes the cmake of PATH, which a module may have put there, where there is no apt-get") {
+  const TemporaryFolder scratch;
+  fs::create_directories(scratch / "scripts");
+  fs::create_directories(scratch / "build/release");
+  fs::create_directories(scratch / "bin");
+  fs::copy(kRoot + "/scripts/build.sh", scratch / "scripts/build.sh");
+  write_file(scratch / "build/release/build.ninja", "");
+  write_file(scratch / "build/release/missing_libraries.txt", "");
+  const auto write_program = [&](const std::string& path, const std::string& text) {
+    write_file(path, text);
+    fs::permissions(path, fs::perms::owner_all);
+  };
+  write_program(scratch / "scripts/install_packages.sh", "#!/bin/sh\n");
+  write_program(scratch / "bin/cmake", "#!/bin/sh\necho of the module\n");
+  fs::create_symlink("/bin/bash", scratch / "bin/bash");
+  fs::create_symlink("/usr/bin/dirname", scratch / "bin/dirname");
+  const Result built = run({scratch / "scripts/build.sh"}, {.environment = {"PATH=" + scratch / "bin"}});
+  REQUIRE_EXIT(built, 0);
+  CHECK(built.out == "of the module\n");
+}
+
 TEST_CASE("scripts: the commands of bench_report.sh are ones that ditbench takes") {
   const TemporaryFolder scratch;
   fs::create_directories(scratch / "scripts");
