@@ -5,8 +5,8 @@ cd "$(dirname "$0")/.."
 preset=${1:-release}
 shift || true
 ./scripts/install_packages.sh
-# Where packages come from Debian, the system's cmake and ninja: others on PATH may not know them. Elsewhere PATH is that of
-# the modules that are loaded.
+# On Debian the system's cmake and ninja: others on PATH may not know its packages. Elsewhere they come from modules
+# that are loaded.
 ! command -v apt-get >/dev/null || PATH=/usr/bin:$PATH
 # A library that was missing when the preset was configured may have been installed since.
 if [[ ! -f build/$preset/build.ninja || -s build/$preset/missing_libraries.txt ]]; then

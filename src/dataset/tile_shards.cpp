@@ -381,7 +381,7 @@ std::string nearest_band(const std::string& name, const std::vector<std::string>
 
 namespace {
 
-// Advice where `name` is not there: the name that was misspelt, or those of all bands where there are as many as wanted.
+// Advice where `name` is not there: the name that was misspelt, or those of all bands if there are as many as wanted.
 std::string other_bands(const std::string& name, const std::vector<std::string>& have,
                         const std::vector<std::string>& want, const std::string& where) {
   const auto missing = std::count_if(want.begin(), want.end(), [&](const std::string& w) {
