@@ -79,7 +79,7 @@ config::CommandLine make_command_line() {
           "`ditrain report DIR... [--out FILE]` writes a page that shows a run, or compares several.\n"
           "`ditrain plan --config FILE [--platform FILE --nodes N]` says how to place a run on a cluster.\n"
           "Exit codes: 0 done, 1 failed while running, 2 bad usage or input, 75 stopped early with a checkpoint.\n"
-          "Signals: USR1 writes a checkpoint; USR2, TERM and INT write one and stop.",
+          "Signals: USR1 writes a checkpoint; USR2, TERM, INT and HUP write one and stop.",
       .commands = {kReport, kPlan},
       .explains_keys = true});
 }
@@ -117,11 +117,12 @@ void check_beside_run(const std::string& file, const std::string& out) {
 
 int body(int argc, char** argv, dist::Communicator& comm) {
   config::CommandLine line = make_command_line();
+  platform::remove_signal_flags();  // what only prints ends with its reader
   if (!line.parse(argc, argv)) return kExitDone;
+  if (!line.has("print-config") && !line.has("explain-memory") && !line.has("dry-run") && !line.has("preflight"))
+    platform::install_signal_flags();
   if (!line.has("config"))
     throw InputError({.where = "command line", .what = "--config FILE is missing", .hint = kFirstConfig});
-  if (line.has("print-config") || line.has("explain-memory") || line.has("dry-run") || line.has("preflight"))
-    platform::remove_signal_flags();
   const config::Config config = config::load_config(line.get("config"), line.get_all("set"), line.get_all("recipe"));
   const int ranks = line.has("ranks") ? int(line.get_int("ranks", 1, 1 << 20)) : 0;
   if (line.has("ranks") && !line.has("dry-run") && !line.has("explain-memory"))

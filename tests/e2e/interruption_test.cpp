@@ -126,8 +126,8 @@ TEST_CASE("signals: USR1 writes a checkpoint and goes on, USR2 writes one and st
   require_goes_on(out, ranks);
 }
 
-TEST_CASE("signals: TERM and INT stop a single process with a checkpoint and 75") {
-  const int signal_number = GENERATE(SIGTERM, SIGINT);
+TEST_CASE("signals: TERM, INT and HUP stop a single process with a checkpoint and 75") {
+  const int signal_number = GENERATE(SIGTERM, SIGINT, SIGHUP);
   CAPTURE(signal_number);
   const TemporaryFolder scratch;
   const std::string out = scratch / "run";
@@ -138,6 +138,15 @@ TEST_CASE("signals: TERM and INT stop a single process with a checkpoint and 75"
   REQUIRE_EXIT(result, 75);
   REQUIRE_THAT(result.out, Contains("checkpoint written; --resume auto goes on"));
   require_goes_on(out, 1);
+}
+
+TEST_CASE("signals: a run outlives the reader of its output, as tee that Ctrl-C ends first") {
+  const TemporaryFolder scratch;
+  const std::string out = scratch / "run", status = scratch / "status";
+  const Args command = tiny_ditrain(out, 3);
+  REQUIRE_EXIT(run(Args{"/bin/sh", "-c", R"({ "$@"; echo $? >"$0"; } | head -n 1)", status} + command), 0);
+  CHECK(read_file(status) == "0\n");
+  CHECK(checkpoints(out) == std::vector<int64_t>{3});
 }
 
 TEST_CASE("signals: TERM to mpirun ends the ranks soon and the last periodic checkpoint is intact") {
