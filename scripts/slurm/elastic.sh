@@ -297,6 +297,9 @@ last_step() {
 newest_checkpoint() {
   local step
   step=$(read_bounded readlink "$out/checkpoints/latest" | sed -n 's/^step_0*\([0-9]\{1,\}\)$/\1/p')
+  # A file system without symlinks has none.
+  [[ -n $step ]] ||
+    step=$(read_bounded ls "$out/checkpoints" | sed -n 's/^step_0*\([0-9]\{1,\}\)$/\1/p' | sort -n | tail -n 1)
   echo "${step:-0}"
 }
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -94,16 +95,35 @@ void remove_tree(const std::string& path) {
   if (error) throw RunError({.where = path, .what = "cannot remove it", .got = error.message()});
 }
 
-// A symlink under a hidden name until it is put into its place, which needs no room on the disk any more.
+// exFAT, many SMB mounts and object stores.
+bool has_no_symlinks(int error_number) {
+  return error_number == EPERM || error_number == EOPNOTSUPP || error_number == ENOSYS;
+}
+
+void warn_of_no_symlinks(const std::string& dir, int error_number) {
+  static std::atomic<bool> warned{false};
+  if (warned.exchange(true)) return;
+  log::warn(
+      "{} takes no symlinks ({}): there is no `latest`, so that --resume auto takes the newest checkpoint, and no "
+      "`best`, so that checkpoint.keep_last may remove the best one",
+      dir, std::strerror(error_number));
+}
+
+// A symlink under a hidden name until it is put into its place, which needs no room on the disk any more. On a file
+// system without symlinks: none, and what has its place goes, for it would name an older checkpoint.
 class NewLink {
  public:
   NewLink(const std::string& dir, const char* link, const std::string& target)
       : dir_(dir), place_(join(dir, link)), path_(hidden(dir, kWriting, link)) {
-    if (::symlink(target.c_str(), path_.c_str()) != 0)
-      throw RunError({.where = path_, .what = "cannot create the symlink", .got = std::strerror(errno)});
+    if (::symlink(target.c_str(), path_.c_str()) == 0) return;
+    const int error_number = errno;
+    if (!has_no_symlinks(error_number))
+      throw RunError({.where = path_, .what = "cannot create the symlink", .got = std::strerror(error_number)});
+    made_ = false;
+    warn_of_no_symlinks(dir, error_number);
   }
   ~NewLink() {
-    if (!wanted_) ::unlink(path_.c_str());
+    if (made_ && !wanted_) ::unlink(path_.c_str());
   }
   NewLink(const NewLink&) = delete;
   NewLink& operator=(const NewLink&) = delete;
@@ -112,13 +132,16 @@ class NewLink {
   void keep() { wanted_ = true; }
   void put() {
     keep();
-    rename_or_throw(path_, place_);
+    if (made_)
+      rename_or_throw(path_, place_);
+    else if (::unlink(place_.c_str()) != 0 && errno != ENOENT)
+      throw RunError({.where = place_, .what = "cannot remove it", .got = std::strerror(errno)});
     fsync_directory(dir_);
   }
 
  private:
   std::string dir_, place_, path_;
-  bool wanted_ = false;
+  bool made_ = true, wanted_ = false;
 };
 
 // First renamed, so that a step_ folder is never half removed.

@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <utility>
 
 #include "ditrain/base/error.hpp"
@@ -17,7 +21,24 @@
 
 namespace ditrain::train {
 
+namespace {
+
 constexpr double kSlowDisk = 100e6;  // bytes/s, until a checkpoint has been written
+
+// A problem may be another rank's, of which there is only the text.
+bool is_lack_of_space(const std::string& problem) {
+  constexpr int kErrors[] = {ENOSPC, EDQUOT, EFBIG};
+  return std::any_of(std::begin(kErrors), std::end(kErrors),
+                     [&](int error) { return problem.find(std::strerror(error)) != problem.npos; });
+}
+
+std::string way_out(const std::string& problem, bool has_earlier) {
+  const std::string resume = is_lack_of_space(problem) ? "free disk space, then --resume auto" : "--resume auto";
+  return resume +
+         (has_earlier ? ": earlier checkpoints are intact" : ", which starts anew: there is no earlier checkpoint");
+}
+
+}  // namespace
 
 Checkpointing::Checkpointing(TrainingState& state, StartingPoint& start, RunReport& report)
     : state_(state),
@@ -98,11 +119,14 @@ void Checkpointing::handle_outcome(const std::optional<checkpoint::SaveOutcome>&
   }
   if (outcome->step == best_.step) best_ = linked_;
   if (outcome->step == begun_step_) begun_step_ = -1;
+  const bool has_earlier = files::count_checkpoints(run_.checkpoints()) > 0;
   if (must_succeed || run_.config.checkpoint.on_error == config::OnCheckpointError::kStop)
     throw RunError({.where = "checkpoint",
                     .what = "step " + std::to_string(outcome->step) + " could not be written: " + outcome->problem,
-                    .hint = "free disk space, then --resume auto: earlier checkpoints are intact"});
-  if (run_.leader()) log::warn("checkpoint failed, training goes on, earlier ones are intact: {}", outcome->problem);
+                    .hint = way_out(outcome->problem, has_earlier)});
+  if (run_.leader())
+    log::warn("checkpoint failed, training goes on, {}: {}",
+              has_earlier ? "earlier ones are intact" : "there is no earlier one", outcome->problem);
 }
 
 void Checkpointing::link_best() {
@@ -164,8 +188,12 @@ bool Checkpointing::note_value(double value) {
 void Checkpointing::report_best(const std::string& metric) const {
   if (best_.step < 0) return;
   const bool linked = run_.leader() && files::best_checkpoint(run_.checkpoints()) == best_.step;
+  const std::string folder = run_.checkpoints() + "/" + files::checkpoint_name(best_.step);
+  std::error_code ignored;
   log::info("best {}: {:.4g} at step {}, {}", metric, best_.value, best_.step,
-            linked ? run_.checkpoints() + "/best" : "of which there is no checkpoint");
+            linked                                     ? run_.checkpoints() + "/best"
+            : std::filesystem::exists(folder, ignored) ? folder  // on a file system without symlinks
+                                                       : "of which there is no checkpoint");
 }
 
 }  // namespace ditrain::train

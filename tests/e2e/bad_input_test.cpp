@@ -475,8 +475,14 @@ TEST_CASE("disk full: the last good checkpoint stays and the run can go on") {
 
   const Result full = run(tiny_ditrain(out, 4, {"--resume", "auto"}), {.max_file_bytes = room});
   REQUIRE_EXIT(full, 1);
-  require_texts(full, {"[checkpoint]", "step 4 could not be written", "optimizer.safetensors", "File too large"});
+  require_texts(full, {"[checkpoint]", "step 4 could not be written", "optimizer.safetensors", "File too large",
+                       "try free disk space, then --resume auto: earlier checkpoints are intact"});
   CHECK(folder_content(out + "/checkpoints") == before);
+
+  const Result first = run(tiny_ditrain(scratch / "first", 2), {.max_file_bytes = room});
+  REQUIRE_EXIT(first, 1);
+  require_texts(first, {"File too large",
+                        "try free disk space, then --resume auto, which starts anew: there is no earlier checkpoint"});
 
   const Args periodic = sets({"checkpoint.every_steps=1"}) + Args{"--resume", "auto"};
   const Result warned = run(tiny_ditrain(out, 6, periodic), {.max_file_bytes = room});
@@ -488,6 +494,29 @@ TEST_CASE("disk full: the last good checkpoint stays and the run can go on") {
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "whole", 6)), 0);
   CHECK(different_files(checkpoint_of(out, 6), checkpoint_of(scratch / "whole", 6)).empty());
   CHECK(steps_are_complete(read_metrics(out), 6));
+}
+
+TEST_CASE("a first checkpoint that cannot be written: no earlier one is promised, nor is the disk said to be full") {
+  const TemporaryFolder scratch;
+  const RunOptions refuses{.environment = trap("rename", "/.tmp_step_", std::to_string(EIO))};
+  const Result broken = run(tiny_ditrain(scratch / "broken", 2), refuses);
+  REQUIRE_EXIT(broken, 1);
+  require_texts(broken, {"Input/output error", "try --resume auto, which starts anew: there is no earlier checkpoint"});
+  const Result goes_on = run(tiny_ditrain(scratch / "warned", 3, sets({"checkpoint.every_steps=1"})), refuses);
+  REQUIRE_EXIT(goes_on, 0);
+  CHECK_THAT(goes_on.out + goes_on.err, Contains("training goes on, there is no earlier one: "));
+}
+
+TEST_CASE("a file system without symlinks costs the link latest, not the run") {
+  const TemporaryFolder scratch;
+  const std::string out = scratch / "run";
+  const RunOptions refuses{.environment = trap("symlink", "/.tmp_latest", std::to_string(EPERM))};
+  const Result first = run(tiny_ditrain(out, 2), refuses);
+  REQUIRE_EXIT(first, 0);
+  CHECK_THAT(first.out + first.err, Contains("takes no symlinks (Operation not permitted)"));
+  CHECK_FALSE(fs::is_symlink(out + "/checkpoints/latest"));
+  REQUIRE_EXIT(run(tiny_ditrain(out, 4, {"--resume", "auto"})), 0);
+  CHECK(steps_are_complete(read_metrics(out), 4));
 }
 
 namespace {

@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cerrno>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/files/files.hpp"
@@ -58,7 +60,15 @@ bool killed(Body body) {
   return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
 }
 
+int symlink_error = 0;  // with which a file system without symlinks refuses them
+
 }  // namespace
+
+// In the place of that of the C library.
+extern "C" int symlink(const char* target, const char* path) noexcept {
+  if (symlink_error != 0) return errno = symlink_error, -1;
+  return int(::syscall(SYS_symlinkat, target, AT_FDCWD, path));
+}
 
 TEST_CASE("a checkpoint appears with commit, and latest is a relative symlink to it") {
   TemporaryFolder folder;
@@ -358,4 +368,33 @@ TEST_CASE("a disk that fills up while a checkpoint is written leaves the last go
   CHECK(hidden_names(folder.path()).empty());
   save();
   CHECK(latest_checkpoint(folder.path()) == folder / "step_00000002");
+}
+
+TEST_CASE("a file system without symlinks has whole checkpoints and no latest, not one that is old") {
+  TemporaryFolder folder;
+  const std::string& dir = folder.path();
+  commit_step(dir, 1);
+  link_best(dir, 1);
+  symlink_error = GENERATE(EPERM, EOPNOTSUPP, ENOSYS);
+  CHECK_NOTHROW(commit_step(dir, 2));
+  CHECK_NOTHROW(link_best(dir, 2));
+  CHECK_NOTHROW(discard_checkpoints_after(dir, 2));
+  symlink_error = 0;
+  CHECK(latest_checkpoint(dir) == folder / "step_00000002");
+  CHECK(!fs::is_symlink(folder / "latest"));
+  CHECK(!best_checkpoint(dir));
+  CHECK(hidden_names(dir).empty());
+  prune_checkpoints(dir, 1, 0);
+  CHECK(list_checkpoints(dir) == Steps{2});
+  commit_step(dir, 3);
+  CHECK(fs::read_symlink(folder / "latest") == "step_00000003");
+}
+
+TEST_CASE("a symlink that fails for another reason leaves no checkpoint") {
+  TemporaryFolder folder;
+  symlink_error = EIO;
+  CHECK_THROWS_WITH(commit_step(folder.path(), 1), Contains("cannot create the symlink; got Input/output error"));
+  symlink_error = 0;
+  CHECK(list_checkpoints(folder.path()).empty());
+  CHECK(hidden_names(folder.path()).empty());
 }

@@ -1,6 +1,6 @@
 // Preloaded into a program, a system in which one call goes wrong once: DITRAIN_TEST_TRAP says "CALL PATH ACTION", as
 // "pread step_00000004/model 5". The call is the first of its name (open, stat, lstat, readlink, read, pread, pwrite,
-// rename, fcntl) whose file has PATH in its path. ACTION is an errno with which the call fails, "stop" (the process
+// rename, symlink, fcntl) whose file has PATH in its path. ACTION is an errno with which the call fails, "stop" (the process
 // stops itself before the call) or "sleep:SECONDS" (the call takes longer). DITRAIN_TEST_TRAP_RANK: only in the process
 // of this MPI rank.
 #include <dlfcn.h>
@@ -100,6 +100,11 @@ ssize_t pwrite(int fd, const void* data, size_t bytes, off_t offset) {
 int rename(const char* from, const char* to) noexcept {
   static const auto real = next(rename, "rename");
   return fails("rename", from) ? -1 : real(from, to);
+}
+
+int symlink(const char* target, const char* path) noexcept {
+  static const auto real = next(symlink, "symlink");
+  return fails("symlink", path) ? -1 : real(target, path);
 }
 
 int fcntl(int fd, int command, ...) {

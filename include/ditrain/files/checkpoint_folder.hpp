@@ -5,6 +5,7 @@
 // Promise: at every moment, kill -9 and power loss included, a folder named step_* is a whole checkpoint. New ones are
 // written into a hidden temporary folder, synced, then renamed; `latest` is a relative symlink replaced by rename.
 // Temporary names have a random suffix: a process that outlives its run writes into nothing of the next one.
+// A file system without symlinks has no `latest` and no `best`, which is warned of once.
 // What is inside the files is not known here (module checkpoint). One process at a time may change DIR.
 // Errors:   a RunError names a file or symlink if the system does not say whether it exists; it never counts as
 //           missing. A folder of checkpoints that exists but cannot be listed: as fail_to_read.
@@ -75,7 +76,7 @@ using Progress = std::function<void()>;
 /// Errors:   none for what cannot be removed: it stays, with a warning in the log. LogicFault for negative numbers
 void prune_checkpoints(const std::string& dir, int64_t keep_last, int64_t keep_every, const Progress& moved = {});
 
-/// Makes the symlink `best` name the complete checkpoint of this step.
+/// Makes the symlink `best` name the complete checkpoint of this step; a file system without symlinks has none.
 /// Errors:   RunError
 void link_best(const std::string& dir, int64_t step);
 /// The step of the complete checkpoint that `best` names; none without such a checkpoint.
