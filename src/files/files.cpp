@@ -50,6 +50,31 @@ bool is_temporary(const std::string& name) {
          name.find_first_not_of("0123456789abcdef", digits) == name.npos;
 }
 
+// A file there would be lost with the machine, or replace a device for all who use it.
+bool is_of_system(const std::string& path) {
+  std::error_code error;
+  const std::string folder = (fs::weakly_canonical(fs::absolute(folder_of(path), error), error) / "").string();
+  return folder.starts_with("/proc/") || (folder.starts_with("/dev/") && !folder.starts_with("/dev/shm/"));
+}
+
+// The file that a path means: a link is not replaced by what is written to it.
+std::string behind_links(const std::string& path) {
+  constexpr int kMostLinks = 40;  // as Linux
+  std::string target = path;
+  for (int i = 0; i < kMostLinks; ++i) {
+    if (is_of_system(target))
+      throw InputError({.where = path,
+                        .what = "cannot write this file",
+                        .got = "a name below /dev or /proc",
+                        .hint = "the name of a file in another folder"});
+    std::error_code no_link;
+    const fs::path next = fs::read_symlink(target, no_link);
+    if (no_link) return target;
+    target = (fs::path(target).parent_path() / next).string();
+  }
+  throw InputError({.where = path, .what = "cannot write this file", .got = reason(ELOOP)});
+}
+
 }  // namespace
 
 std::string folder_of(const std::string& path) {
@@ -88,6 +113,8 @@ std::string temporary_beside(const std::string& path) {
   return (target.parent_path() / fmt::format(".{}{}{}", target.filename().string(), kTemporary, unique_suffix()))
       .string();
 }
+
+PendingFile::PendingFile(const std::string& path) : path_(behind_links(path)), temporary_(temporary_beside(path_)) {}
 
 PendingFile::~PendingFile() {
   if (!temporary_.empty()) ::unlink(temporary_.c_str());
@@ -191,14 +218,16 @@ void check_output_file(const std::string& path) {
   const auto refuse = [&](const std::string& got, const std::string& hint) {
     throw InputError({.where = path, .what = "cannot write this file", .got = got, .hint = hint});
   };
-  const std::string folder = folder_of(path);
   std::error_code error;
+  if (fs::exists(path, error) && !fs::is_regular_file(path, error) && !fs::is_directory(path, error))
+    refuse("a pipe or a device", "a regular file");
+  const std::string target = behind_links(path), folder = folder_of(target);
   if (!fs::exists(folder, error)) refuse("no folder " + folder, "mkdir -p " + folder);
   if (!fs::is_directory(folder, error)) refuse(folder + ", which is not a folder", "a path in another folder");
   if (fs::is_directory(path, error)) refuse("a folder", "the name of a file in it");
-  if (fs::exists(path, error) && !fs::is_regular_file(path, error)) refuse("a pipe or a device", "a regular file");
   try {
-    const FileWriter trial(temporary_beside(path));  // permissions alone do not tell: the file system may be read-only
+    const FileWriter trial(
+        temporary_beside(target));  // permissions alone do not tell: the file system may be read-only
   } catch (const RunError& problem) {
     refuse(problem.what(), "a path in another folder");
   }

@@ -45,6 +45,38 @@ TEST_CASE("a file is replaced as a whole or not at all") {
   CHECK_THROWS_AS(write_file_atomically(folder / "absent/x", "x"), RunError);
 }
 
+TEST_CASE("a link stays, and its target is written") {
+  TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "results");
+  std::filesystem::create_symlink("results/report.json", folder / "link");
+  std::filesystem::create_symlink(folder / "link", folder / "second");
+  for (const char* content : {"one", "two"}) {  // the target is not there yet; it is
+    check_output_file(folder / "second");
+    write_file_atomically(folder / "second", content);
+    CHECK(get_file(folder / "results/report.json") == content);
+  }
+  CHECK(std::filesystem::is_symlink(folder / "link"));
+  CHECK(std::filesystem::is_symlink(folder / "second"));
+  CHECK(num_entries(folder.path()) == 3);
+  CHECK(num_entries(folder / "results") == 1);
+  std::filesystem::create_symlink("absent/report.json", folder / "astray");
+  CHECK_THROWS_WITH(check_output_file(folder / "astray"), Contains("no folder " + folder / "absent"));
+  std::filesystem::create_symlink("loop", folder / "loop");
+  CHECK_THROWS_WITH(check_output_file(folder / "loop"), Contains("symbolic links"));
+}
+
+TEST_CASE("no device is replaced, nor a descriptor of a process") {
+  TemporaryFolder folder;
+  std::filesystem::create_symlink("/dev/stdout", folder / "link");
+  for (const std::string& path : {std::string("/dev/stdout"), std::string("/proc/self/fd/1"),
+                                  std::string("/dev/ditrain.json"), folder / "link"}) {
+    CAPTURE(path);
+    CHECK_THROWS_AS(check_output_file(path), InputError);
+    CHECK_THROWS_WITH(PendingFile(path), Contains("below /dev or /proc; try the name of a file in another folder"));
+  }
+  CHECK_NOTHROW(PendingFile("/dev/shm/ditrain.json"));
+}
+
 TEST_CASE("a file writer keeps what is finished and removes what is not") {
   TemporaryFolder folder;
   {
@@ -174,7 +206,7 @@ TEST_CASE("whether a file can be written is found out without leaving anything")
   refused(folder / "file/new", "which is not a folder");
   refused(folder.path(), "a folder; try the name of a file in it");
   refused("/dev/null", "a device");
-  refused("/proc/ditrain.json", "No such file or directory");
+  refused("/proc/ditrain.json", "below /dev or /proc");
 }
 
 TEST_CASE("a folder that is not there cannot be made durable") {

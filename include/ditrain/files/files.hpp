@@ -54,9 +54,9 @@ class FileWriter {
   uint64_t bytes_written_ = 0;
 };
 
-/// Replaces (or creates) `path` in one step: a reader sees the old content or the new one, never a part, also after a
+/// Replaces (or creates) `path`, or the file that it links to, in one step: a reader sees the old content or the new one, never a part, also after a
 /// crash. Writes a hidden temporary in the same folder, fsync, rename, fsync of the folder. RunError on failure, and
-/// the old file stays. `synced` false, for files that are replaced again and again: no fsync, so that the file may be
+/// the old file stays; InputError as PendingFile. `synced` false, for files that are replaced again and again: no fsync, so that the file may be
 /// empty after a power cut.
 void write_file_atomically(const std::string& path, std::string_view content, bool synced = true);
 
@@ -81,10 +81,12 @@ std::string unique_suffix();
 /// A hidden path in the same folder which no other process makes, to be renamed to `path` once the file is whole.
 std::string temporary_beside(const std::string& path);
 /// A file that gets its name only when it is whole: write `temporary()`, sync it, then commit(). Several processes may
-/// write files of one name; each has a temporary of its own, which goes with this object if it is not committed.
+/// write files of one name; each has a temporary of its own, which goes with this object if it is not committed. Where
+/// the name is a symlink, it stays, and its target is the file.
+/// Errors: the constructor throws InputError for names below /dev (but /dev/shm) and /proc, as /dev/stdout
 class PendingFile {
  public:
-  explicit PendingFile(std::string path) : path_(std::move(path)), temporary_(temporary_beside(path_)) {}
+  explicit PendingFile(const std::string& path);
   ~PendingFile();
   PendingFile(const PendingFile&) = delete;
   PendingFile& operator=(const PendingFile&) = delete;
