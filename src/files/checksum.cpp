@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
 #include <vector>
 
 #include "ditrain/base/error.hpp"
@@ -27,21 +26,34 @@ uint64_t Checksum::value() const { return XXH3_64bits_digest(state_.get()); }
 
 uint64_t checksum_of(std::string_view bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 
+namespace {
+
+uint64_t size_of(const std::string& path) {
+  std::error_code error;
+  const uint64_t size = std::filesystem::file_size(path, error);
+  if (error) fail_to_read(path, "cannot find out the size of the file", error.value());
+  return size;
+}
+
+}  // namespace
+
 uint64_t checksum_of_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
+  constexpr uint64_t kPiece = uint64_t{1} << 22;
+  const uint64_t size = size_of(path);
+  const PieceReader file(path);
   Checksum sum;
-  std::vector<char> piece(size_t{1} << 22);
-  while (in && in.read(piece.data(), std::streamsize(piece.size())).gcount() > 0)
-    sum.add(piece.data(), size_t(in.gcount()));
-  if (!in.eof()) throw InputError({.where = path, .what = "cannot read the file"});
+  std::vector<char> piece(size_t(std::min(size, kPiece)));
+  for (uint64_t from = 0; from < size; from += kPiece) {
+    const auto bytes = size_t(std::min(size - from, kPiece));
+    file.read(from, piece.data(), bytes);
+    sum.add(piece.data(), bytes);
+  }
   return sum.value();
 }
 
 uint64_t checksum_of_parts(const std::string& path) {
   constexpr uint64_t kPart = 4096;
-  std::error_code error;
-  const uint64_t size = std::filesystem::file_size(path, error);
-  if (error) fail_to_read(path, "cannot find out the size of the file", error.value());
+  const uint64_t size = size_of(path);
   const PieceReader file(path);
   Checksum sum;
   sum.add(&size, sizeof size);

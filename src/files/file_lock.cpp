@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -34,9 +35,20 @@ struct flock lock_of(short type, off_t begin) {
 
 }  // namespace
 
-FileLock::FileLock(std::string path) : path_(std::move(path)) {
-  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (fd_ < 0) throw InputError({.where = path_, .what = "cannot open the lock", .got = std::strerror(errno)});
+FileLock::FileLock(std::string path) : path_(std::move(path)), fd_(open()) {}
+
+int FileLock::open() const {
+  const int fd = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (fd < 0) throw InputError({.where = path_, .what = "cannot open the lock", .got = std::strerror(errno)});
+  return fd;
+}
+
+bool FileLock::is_removed() const {
+  struct stat mine {
+  }, there{};
+  if (::fstat(fd_, &mine) != 0) return false;
+  if (::stat(path_.c_str(), &there) != 0) return errno == ENOENT;
+  return mine.st_dev != there.st_dev || mine.st_ino != there.st_ino;
 }
 
 // What it says of its holder goes first: afterwards another process may have it.
@@ -47,7 +59,13 @@ FileLock::~FileLock() {
 
 // The first byte stays with the process that locked; the others are for those who join. Whoever locks needs all.
 FileLock::Attempt FileLock::try_lock() {
-  const Attempt attempt = set(F_WRLCK, 0);
+  Attempt attempt = set(F_WRLCK, 0);
+  while (attempt == Attempt::kLocked && is_removed()) {  // by the one before, at its end
+    const int next = open();
+    ::close(fd_);
+    fd_ = next;
+    attempt = set(F_WRLCK, 0);
+  }
   locked_ = locked_ || attempt == Attempt::kLocked;
   return attempt;
 }

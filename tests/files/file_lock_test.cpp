@@ -90,6 +90,23 @@ TEST_CASE("a shared lock is held until the last process that joined has ended") 
   for (const int end : ready) ::close(end);
 }
 
+TEST_CASE("whoever waited for a lock whose holder removed it has the one that others see") {
+  TemporaryFolder folder;
+  const std::string path = folder / "lock";
+  FileLock waited(path);
+  std::filesystem::remove(path);  // by the holder, at its end
+  CHECK(waited.try_lock() == FileLock::Attempt::kLocked);
+  CHECK(std::filesystem::exists(path));
+  const pid_t next = ::fork();
+  if (next == 0) {
+    FileLock lock(path);
+    ::_exit(lock.try_lock() == FileLock::Attempt::kHeldByOther ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(next, &status, 0);
+  CHECK(WEXITSTATUS(status) == 0);
+}
+
 TEST_CASE("a lock that cannot be opened is an error with its path") {
   CHECK_THROWS_WITH(FileLock("/nonexistent/lock"), Catch::Contains("/nonexistent/lock"));
 }

@@ -1,8 +1,8 @@
 // Preloaded into a program, a system in which one call goes wrong once: DITRAIN_TEST_TRAP says "CALL PATH ACTION", as
 // "pread step_00000004/model 5". The call is the first of its name (open, stat, lstat, readlink, read, pread, pwrite,
-// rename, symlink, fcntl) whose file has PATH in its path. ACTION is an errno with which the call fails, "stop" (the process
-// stops itself before the call) or "sleep:SECONDS" (the call takes longer). DITRAIN_TEST_TRAP_RANK: only in the process
-// of this MPI rank.
+// rename, symlink, fcntl) whose file has PATH in its path. ACTION is an errno with which the call fails, "stop" (the
+// process stops itself before the call) or "sleep:SECONDS" (the call takes longer). DITRAIN_TEST_TRAP_RANK: only in the
+// process of this MPI rank.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>

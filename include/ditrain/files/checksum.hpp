@@ -26,7 +26,7 @@ class Checksum {
 };
 
 uint64_t checksum_of(std::string_view bytes);
-uint64_t checksum_of_file(const std::string& path);  ///< Errors: InputError if it cannot be read
+uint64_t checksum_of_file(const std::string& path);  ///< Errors: as files::fail_to_read
 /// Checksum of the size of a file and of 4 KiB each at its beginning, middle and end (all of a file of up to 12 KiB),
 /// for the cost of opening the file. It detects another picture in a compressed format, but may miss a change inside an
 /// uncompressed file that keeps its size.

@@ -21,7 +21,8 @@ class FileLock {
   FileLock& operator=(const FileLock&) = delete;
 
   enum class Attempt { kLocked, kHeldByOther, kNoLocks };
-  /// kNoLocks: this file system has none; reason() says what it answers.
+  /// kNoLocks: this file system has none; reason() says what it answers. A holder may remove the file before it ends:
+  /// whoever waited then locks the next one. Errors: as the constructor
   Attempt try_lock();
   /// Shares the lock between all processes of a job: the process that called try_lock() shares it first, then others
   /// may. It is held until the last of them has ended. kHeldByOther: the first process has not shared it.
@@ -40,6 +41,8 @@ class FileLock {
 
  private:
   Attempt set(short type, off_t begin);
+  int open() const;
+  bool is_removed() const;  // the file that is open has lost its name, and may not be the one that others lock
 
   std::string path_, reason_;
   int fd_;

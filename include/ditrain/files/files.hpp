@@ -54,10 +54,10 @@ class FileWriter {
   uint64_t bytes_written_ = 0;
 };
 
-/// Replaces (or creates) `path`, or the file that it links to, in one step: a reader sees the old content or the new one, never a part, also after a
-/// crash. Writes a hidden temporary in the same folder, fsync, rename, fsync of the folder. RunError on failure, and
-/// the old file stays; InputError as PendingFile. `synced` false, for files that are replaced again and again: no fsync, so that the file may be
-/// empty after a power cut.
+/// Replaces (or creates) `path`, or the file that it links to, in one step: a reader sees the old content or the new
+/// one, never a part, also after a crash. Writes a hidden temporary in the same folder, fsync, rename, fsync of the
+/// folder. RunError on failure, and the old file stays; InputError as PendingFile. `synced` false, for files that are
+/// replaced again and again: no fsync, so that the file may be empty after a power cut.
 void write_file_atomically(const std::string& path, std::string_view content, bool synced = true);
 
 /// Appends `line` and a newline in one write (creating the file); not synced. RunError on failure; a line that
