@@ -126,8 +126,20 @@ Cores joined(const std::vector<Cores>& groups) {
 size_t smallest(const std::vector<Cores>& groups) {
   return std::min_element(groups.begin(), groups.end(), [](auto& a, auto& b) { return a.size() < b.size(); })->size();
 }
-size_t largest(const std::vector<Cores>& groups) {
-  return std::max_element(groups.begin(), groups.end(), [](auto& a, auto& b) { return a.size() < b.size(); })->size();
+
+/// By how many hardware threads the largest group exceeds the smallest.
+int spread(const std::vector<Cores>& groups) {
+  std::vector<int> threads;
+  for (const Cores& group : groups) threads.push_back(count_threads(group));
+  const auto [least, most] = std::minmax_element(threads.begin(), threads.end());
+  return *most - *least;
+}
+
+/// Hardware threads of the core that has most: equal clusters may differ by a core.
+int widest(const Cores& cores) {
+  size_t most = 1;
+  for (const Core& core : cores) most = std::max(most, core.size());
+  return int(most);
 }
 
 /// Groups to take cores from so that clusters stay equal: those that are going to be the clusters.
@@ -142,16 +154,9 @@ std::vector<Cores> natural_groups(const Cores& cores, int clusters) {
 std::vector<Cores> automatic_clusters(const Cores& cores, CorePlan& plan) {
   const std::vector<Cores> domains = group_by(cores, domain_key), caches = group_by(cores, l3_key);
   plan.clusters_from = "NUMA domains";
-  if (domains.size() > 1) {
-    if (largest(domains) > smallest(domains) + 1)
-      plan.notes.push_back(
-          fmt::format("clusters have {} to {} cores, because this rank has only a part of some NUMA domains: the "
-                      "smaller ones rule; an affinity mask of whole domains, or parallel.clusters: 1",
-                      smallest(domains), largest(domains)));
-    return domains;
-  }
+  if (domains.size() > 1) return domains;
   plan.clusters_from = "L3 caches";
-  if (caches.size() > 1 && smallest(caches) >= 2 && largest(caches) <= smallest(caches) + 1) return caches;
+  if (caches.size() > 1 && smallest(caches) >= 2 && spread(caches) <= widest(cores)) return caches;
   plan.clusters_from = caches.size() <= 1 ? "one NUMA domain" : "one NUMA domain; L3 caches of single or unequal cores";
   return {cores};
 }
@@ -198,9 +203,14 @@ void check_clusters(int clusters, int threads, int without_aside) {
                                         threads / clusters * clusters)});
 }
 
-/// Where none was wanted, or a core that was set aside is missing in one, clusters may differ.
-void note_unequal(const CoreRequest& r, int aside, CorePlan& plan) {
+/// Where no number was wanted, clusters may differ by a core of `widest` workers; else by a core that was set aside.
+void note_unequal(const CoreRequest& r, int aside, int widest, CorePlan& plan) {
   const auto [least, most] = std::minmax_element(plan.cluster_sizes.begin(), plan.cluster_sizes.end());
+  if (r.clusters == 0 && *most - *least > widest)
+    plan.notes.push_back(
+        fmt::format("clusters have {} to {} {}, because this rank has only a part of some {}: the smaller ones rule; "
+                    "an affinity mask of whole ones, or parallel.clusters: 1",
+                    *least, *most, widest > 1 ? "hardware threads" : "cores", plan.clusters_from));
   if (r.clusters < 2 || *most - *least <= (aside > 0 ? 1 : 0)) return;
   plan.notes.push_back(
       fmt::format("parallel.clusters: {} follows unequal parts of the machine: clusters have {} to {} worker(s), the "
@@ -236,11 +246,12 @@ void place_workers(const std::vector<Cores>& clusters, int threads, const Topolo
   }
 }
 
-/// Halves of cores as clusters, where clusters are more than cores (smt): workers are dealt out one by one.
-Cores single_threads(const Cores& cores) {
+/// Halves of cores as clusters, where clusters are more than cores (smt): as many hardware threads as workers.
+Cores single_threads(const Cores& cores, int workers) {
   Cores threads;
   for (const Core& core : cores)
-    for (const Pu& pu : core) threads.push_back({pu});
+    for (const Pu& pu : core)
+      if (int(threads.size()) < workers) threads.push_back({pu});
   return threads;
 }
 
@@ -277,10 +288,10 @@ CorePlan plan_cores(const Topology& topology, const CoreRequest& request) {
       plan.unused.push_back(all[i].front());
 
   Cores cores = joined(groups);
-  if (request.clusters > int(cores.size())) cores = single_threads(cores);
+  if (request.clusters > int(cores.size())) cores = single_threads(cores, counts.threads);
   place_workers(request.clusters > 0 ? wanted_clusters(cores, request.clusters, plan) : automatic_clusters(cores, plan),
                 counts.threads, topology, plan);
-  note_unequal(request, counts.comm + counts.copy, plan);
+  note_unequal(request, counts.comm + counts.copy, widest(mine), plan);
   return plan;
 }
 

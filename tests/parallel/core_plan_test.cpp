@@ -205,6 +205,35 @@ TEST_CASE("hardware threads of a core: one worker, or all on request") {
         Sizes{1, 1});
 }
 
+TEST_CASE("clusters of hardware threads are as many as wanted, and unequal ones are noted") {
+  const Topology three = synthetic_machine("package:1 [numa] core:3 pu:2");
+  const auto of_three = [&](int threads, int clusters) {
+    const CorePlan plan =
+        plan_cores(three, {.threads = threads, .clusters = clusters, .comm_cores = 0, .copy_cores = 0, .smt = true});
+    check_sound(plan, three, true);
+    return plan.cluster_sizes;
+  };
+  CHECK(of_three(5, 5) == Sizes(5, 1));
+  CHECK(of_three(6, 6) == Sizes(6, 1));
+  CHECK(of_three(6, 3) == Sizes(3, 2));
+  // Of three cores in one half the mask has only one thread.
+  const Sizes mask = {0, 1, 2, 4, 6, 8, 9, 10, 11, 12, 13, 14, 15};
+  const auto of_mask = [&](const char* machine) {
+    return plan_cores(with_mask(synthetic_machine(machine), mask),
+                      {.budget = 13, .comm_cores = 0, .copy_cores = 0, .smt = true});
+  };
+  const CorePlan domains = of_mask("package:1 numa:2 core:4 pu:2");
+  CHECK(domains.cluster_sizes == Sizes{5, 8});
+  REQUIRE(domains.notes.size() == 1);
+  CHECK_THAT(domains.notes[0], Catch::Contains("5 to 8 hardware threads") && Catch::Contains("NUMA domains"));
+  CHECK(of_mask("package:1 [numa] l3:2(size=33554432) core:4 pu:2").cluster_sizes == Sizes{13});
+  // A core set aside is no reason for a note.
+  const Topology two = synthetic_machine("package:1 numa:2 core:5 pu:2");
+  const CorePlan aside = plan_cores(two, {.budget = 20, .comm_cores = 1, .copy_cores = 0, .smt = true});
+  CHECK(aside.cluster_sizes == Sizes{10, 8});
+  CHECK(aside.notes.empty());
+}
+
 TEST_CASE("a mask that cuts a domain in part gives unequal clusters and says so") {
   const Topology node = synthetic_machine(platform::kLx2);
   const Topology t = with_mask(node, run_of(30, 12));
