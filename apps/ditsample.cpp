@@ -705,6 +705,7 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   const auto model = checkpoint::load_model(source, job.precision);
   const auto guide = job.guide.empty() ? nullptr : checkpoint::load_guide(job.guide, config, job.precision);
   for (const std::string& note : placement.notes) log::info("{}", note);
+  if (!placement.second_run.empty()) log::info("{}", placement.second_run);
   ops::Context ctx(team);
   double hits = draw_all(ctx, *model, guide.get(), decoder, job, config, conditions, data.get(), comm);
   comm.allreduce_sum(&hits, 1);  // all ranks have written their images

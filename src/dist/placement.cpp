@@ -37,6 +37,7 @@ MaskSharing share_mask(Communicator& communicator, const std::vector<int>& pus) 
       if (i == j || nodes[i] != nodes[j] || !overlap(masks[i], masks[j])) continue;
       ++sharing[i].ranks;
       sharing[i].number += j < i ? 1 : 0;
+      sharing[i].equal = sharing[i].equal && masks[i] == masks[j];
     }
   communicator.broadcast(sharing.data(), sharing.size() * sizeof(MaskSharing), 0);
   return sharing[size_t(communicator.rank())];

@@ -218,14 +218,20 @@ void note_unequal(const CoreRequest& r, int aside, int widest, CorePlan& plan) {
                   r.clusters, *least, *most));
 }
 
-/// More workers than cores: no worker is bound, and a cluster is a number of threads.
+/// More workers than cores, or no cores of its own: no worker is bound, and a cluster is a number of threads.
 CorePlan unbound(const CoreRequest& r, int threads, int cores_of_mask) {
   CorePlan plan;
   const int clusters = std::max(1, r.clusters);
   for (int i = 0; i < clusters; ++i) plan.cluster_sizes.push_back(int(partition(threads, i, clusters).size()));
   plan.clusters_from = r.clusters > 0 ? "parallel.clusters" : "workers are not bound";
-  plan.notes.push_back(fmt::format("{} threads of {} rank(s) share {} core(s): workers are not pinned and slower",
-                                   r.ranks_on_mask * threads, r.ranks_on_mask, cores_of_mask));
+  if (!r.equal_masks)
+    plan.notes.push_back(fmt::format(
+        "the affinity masks of {} ranks overlap in part: workers are not pinned and slower; equal masks, or "
+        "masks without a common core",
+        r.ranks_on_mask));
+  else
+    plan.notes.push_back(fmt::format("{} threads of {} rank(s) share {} core(s): workers are not pinned and slower",
+                                     r.ranks_on_mask * threads, r.ranks_on_mask, cores_of_mask));
   return plan;
 }
 
@@ -267,8 +273,10 @@ Team::Config CorePlan::team() const {
   return config;
 }
 
-CorePlan plan_cores(const Topology& topology, const CoreRequest& request) {
+CorePlan plan_cores(const Topology& topology, const CoreRequest& asked) {
   DITRAIN_CHECK(!topology.allowed.empty(), "no hardware thread is allowed");
+  CoreRequest request = asked;
+  if (!request.equal_masks) request.comm_cores = request.copy_cores = 0;
   const Cores all = usable_cores(topology, request.smt), share = share_of(all, request);
   const Counts counts = count_cores(share, request);
   const int used = counts.cores + counts.comm + counts.copy;
@@ -276,7 +284,8 @@ CorePlan plan_cores(const Topology& topology, const CoreRequest& request) {
   const bool wanted = request.threads > 0;  // then cores set aside lie beside them
   const int budget = std::max(1, request.budget);
   check_clusters(request.clusters, counts.threads, wanted ? counts.threads : std::min(budget, count_threads(mine)));
-  if (count_threads(share) < counts.threads) return unbound(request, counts.threads, int(all.size()));
+  if (!request.equal_masks || count_threads(share) < counts.threads)
+    return unbound(request, counts.threads, int(all.size()));
 
   CorePlan plan;
   std::vector<Cores> groups = natural_groups(mine, request.clusters);

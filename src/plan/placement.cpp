@@ -23,6 +23,7 @@ using platform::Topology;
 /// A rank among those of its node and of the run.
 struct Neighbours {
   int on_mask = 1, number_on_mask = 0;
+  bool equal_masks = true;
   int on_node = 1, in_world = 1;
 };
 
@@ -85,10 +86,11 @@ void add_omp_note(Placement& p, const platform::Sharing& sharing, int threads) {
 
 Placement place(const config::Config& config, Topology topology, const Neighbours& n) {
   const config::ParallelConfig& c = config.parallel;
-  const char* alone = n.in_world == 1 ? "one rank" : "";
+  const char* unequal = n.equal_masks ? "" : "affinity masks overlap in part";
+  const char* alone = n.in_world == 1 ? "one rank" : unequal;
   const char* no_copies = !config.memory.moves()                         ? "memory.automem: off"
                           : config.memory.copy == config::Copy::kWorkers ? "memory.copy: workers"
-                                                                         : "";
+                                                                         : unequal;
   const platform::Sharing sharing{.ranks_on_mask = n.on_mask, .ranks_on_quota = n.on_node, .smt = c.smt};
   const platform::ThreadCount automatic = platform::default_threads(topology, sharing);
   const bool single = c.strategy != config::Strategy::kCftp;
@@ -100,7 +102,8 @@ Placement place(const config::Config& config, Topology topology, const Neighbour
       .copy_cores = *no_copies ? 0 : int(config.memory.copy_cores),
       .smt = c.smt,
       .ranks_on_mask = n.on_mask,
-      .rank_on_mask = n.number_on_mask};
+      .rank_on_mask = n.number_on_mask,
+      .equal_masks = n.equal_masks};
   Placement p;
   p.plan = parallel::plan_cores(topology, request);
   p.topology = std::move(topology);
@@ -189,6 +192,21 @@ void add_mask_note(Placement& p, const dist::Communicator& comm, int wanted) {
       p.topology.allowed_cores, wanted, mpirun_line(comm, p.topology.cores, wanted)));
 }
 
+/// Where nobody placed this process, and another such run would choose the same cores.
+std::string second_run_line(const Placement& p, const dist::Communicator& comm) {
+  const bool placed =
+      comm.world_size() > 1 || !dist::mpi_launcher().empty() || int(p.topology.allowed_pus.size()) < p.topology.pus;
+  if (placed || p.pus.empty() || p.plan.unused.empty()) return "";
+  std::set<int> unused;
+  for (const platform::Pu& pu : p.plan.unused) unused.insert(pu.core);
+  std::vector<int> mine = p.pus, others;
+  mine.insert(mine.end(), p.copy_pus.begin(), p.copy_pus.end());
+  for (const platform::Pu& pu : p.topology.allowed)
+    if (unused.contains(pu.core)) others.push_back(pu.os);
+  return fmt::format("pinned to PU(s) {} of {}; a second run here would take the same: for others, taskset -c {} ...",
+                     platform::format_pus(mine), p.topology.pus, platform::format_pus(others));
+}
+
 /// A batch script that forgot the launcher: the allocation has room for several ranks, and this is the only one.
 void add_launcher_note(Placement& p) {
   const char* tasks = std::getenv("SLURM_NTASKS");
@@ -245,12 +263,14 @@ Placement plan_placement(const config::Config& config, dist::Communicator& comm)
   Placement p = place(config, std::move(topology),
                       {.on_mask = overlap.ranks,
                        .number_on_mask = overlap.number,
+                       .equal_masks = overlap.equal,
                        .on_node = comm.local_size(),
                        .in_world = comm.world_size()});
   const int node_share = std::max(1, p.topology.cores / std::max(1, comm.local_size()));
   const int64_t threads = config.parallel.threads;
   add_mask_note(p, comm, threads > 0 ? int(std::min<int64_t>(threads, p.topology.cores)) : node_share);
   add_launcher_note(p);
+  p.second_run = second_run_line(p, comm);
   p.free_memory = free_memory_of_rank(p.plan, comm);
   const std::string lines = map_lines(p.plan);
   const std::vector<std::string> all = comm.gather_strings(lines);
@@ -275,7 +295,7 @@ std::map<int, platform::NodeFreeMemory> free_memory_of_rank(const parallel::Core
 std::string describe(const Placement& p, const dist::Communicator& comm) {
   return platform::describe(p.topology) +
          fmt::format("ranks: {} on {} node(s); {}\n", comm.world_size(), comm.num_nodes(), comm.description()) +
-         describe_threads(p) + p.map;
+         describe_threads(p) + (p.second_run.empty() ? "" : p.second_run + "\n") + p.map;
 }
 
 DryRunRanks dry_run_ranks(const config::Config& config, const Topology& machine, int ranks) {

@@ -60,6 +60,7 @@ void RunReport::tell_start(const dataset::Dataset& data, const std::string& resu
   log::info("ranks: {} on {} node(s), {} thread(s) each, {} kernels, {} of memory planned per rank",
             run_.comm.world_size(), run_.comm.num_nodes(), run_.team.num_workers(), kernels::chosen_isa(),
             format_bytes(run_.plan.memory.total()));
+  if (!run_.placement.second_run.empty()) log::info("{}", run_.placement.second_run);
   log::info_lines(plan::describe_model(config));
   if (run_.leader())
     for (const std::string& warning : config::warnings(config)) log::warn_line(warning);

@@ -272,9 +272,11 @@ void check_shared_masks(Communicator& comm) {
   std::vector<int> mask = {rank % 2 ? 7 : 3};
   expect(share_mask(comm, mask).ranks == (rank % 2 ? size / 2 : (size + 1) / 2), "ranks with the same mask", comm);
   expect(share_mask(comm, mask).number == rank / 2, "number among the ranks with the same mask", comm);
+  expect(share_mask(comm, mask).equal, "equal masks", comm);
   if (rank < 2) mask.push_back(100);
   const int same_parity = rank % 2 ? size / 2 : (size + 1) / 2;
   expect(share_mask(comm, mask).ranks == same_parity + (rank < 2 && size > 1), "overlapping masks", comm);
+  expect(share_mask(comm, mask).equal == (size == 1), "unequal masks", comm);
   expect(share_mask(comm, {rank}).ranks == 1, "ranks with a PU of their own", comm);
 }
 

@@ -316,6 +316,19 @@ TEST_CASE("more threads than cores: not bound, clusters are numbers of threads")
   CHECK(plan_cores(t, {.threads = 2}).team().spin_pauses == Team::kAuto);
 }
 
+TEST_CASE("masks that overlap in part: not bound, for another rank may have the same cores") {
+  const Topology t = synthetic_machine("package:1 numa:2 core:8 pu:1");
+  for (const int rank : {0, 1}) {
+    const CorePlan plan =
+        plan_cores(t, {.budget = 8, .comm_cores = 1, .ranks_on_mask = 2, .rank_on_mask = rank, .equal_masks = false});
+    CHECK((plan.workers.empty() && plan.comm.empty() && plan.copy.empty()));
+    CHECK(plan.cluster_sizes == Sizes{8});
+    REQUIRE(plan.notes.size() == 1);
+    CHECK_THAT(plan.notes[0], Catch::Contains("masks of 2 ranks overlap in part: workers are not pinned"));
+    CHECK(plan.team().spin_pauses == Team::kFewPauses);
+  }
+}
+
 TEST_CASE("plans that cannot be are errors that name the way out") {
   const Topology t = synthetic_machine(platform::kLaptop);
   CHECK(error_of(t, {.budget = 2, .clusters = 3}) ==

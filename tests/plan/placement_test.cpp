@@ -77,6 +77,48 @@ TEST_CASE("a pretended machine gets this process' mask") {
   CHECK_THAT(p.map, Contains("0     cluster 1  1        1   2     -   -   1     0    0"));
 }
 
+TEST_CASE("a run that leaves cores of the machine idle says how a second one gets them") {
+  const std::vector<int> mask = platform::affinity_mask();
+  if (mask.size() < 2 || mask[0] != 0 || mask[1] != 1) SKIP("needs PUs 0 and 1");
+  const auto line = [](int64_t threads, const std::vector<int>& allowed) {
+    config::Config config;
+    config.parallel.threads = threads;
+    plan::Placement p;
+    std::thread([&] {
+      if (!platform::set_affinity_mask(allowed)) return;
+      const ScopedVariable synthetic("HWLOC_SYNTHETIC", "package:1 [numa] core:2 pu:1");
+      p = plan::plan_placement(config, *dist::make_null_communicator());
+    }).join();
+    CHECK(p.threads == threads);
+    return p.second_run;
+  };
+  CHECK(line(1, {0, 1}) ==
+        "pinned to PU(s) 0 of 2; a second run here would take the same: for others, taskset -c 1 ...");
+  CHECK(line(2, {0, 1}).empty());
+  CHECK(line(1, {0}).empty());  // somebody placed it
+}
+
+TEST_CASE("ranks whose masks overlap in part are pinned to no core that another has") {
+  const std::vector<int> mask = platform::affinity_mask();
+  if (mask.size() < 2 || mask[0] != 0 || mask[1] != 1) SKIP("needs PUs 0 and 1");
+  const ScopedVariable synthetic("HWLOC_SYNTHETIC", "package:1 [numa] core:2 pu:1");
+  const auto placements = [](const std::vector<std::vector<int>>& masks) {
+    std::vector<plan::Placement> all(masks.size());
+    ThreadWorld world{.ranks = int(masks.size()), .ranks_per_node = int(masks.size())};
+    run_ranks(world, [&](ThreadCommunicator& comm) {
+      if (!platform::set_affinity_mask(masks[size_t(comm.rank())])) throw std::runtime_error("no mask");
+      all[size_t(comm.rank())] = plan::plan_placement(config::Config{}, comm);
+    });
+    return all;
+  };
+  for (const plan::Placement& p : placements({{0}, {0, 1}})) {
+    CHECK((p.pus.empty() && p.threads == 1));
+    CHECK_THAT(p.notes.at(0), Contains("the affinity masks of 2 ranks overlap in part"));
+  }
+  const auto equal = placements({{0, 1}, {0, 1}});
+  CHECK((equal[0].pus == Sizes{0} && equal[1].pus == Sizes{1}));
+}
+
 TEST_CASE("OMP_NUM_THREADS and SLURM_CPUS_PER_TASK limit a rank, and the report says which did") {
   const platform::Topology node = synthetic_machine(platform::kLx2);
   const ScopedVariable omp("OMP_NUM_THREADS", "40");

@@ -12,6 +12,7 @@ struct MaskSharing {
   int ranks = 1;   ///< including this one: 1 if the launcher gave every rank its own cores, more if ranks share a mask
                    ///< (mpirun --oversubscribe or --bind-to none)
   int number = 0;  ///< this rank's number among them
+  bool equal = true;  ///< all of them have the same mask
 };
 
 /// Compares the affinity masks of the ranks of each node. Collective. `pus` is this rank's mask

@@ -26,6 +26,7 @@ struct CoreRequest {
   bool smt = false;             ///< one worker per hardware thread instead of one per core
   int ranks_on_mask = 1;        ///< ranks that share this affinity mask; each gets an equal run of its cores, in order
   int rank_on_mask = 0;         ///< this rank's number among them; remaining cores count as unused by the last rank
+  bool equal_masks = true;  ///< false: masks of other ranks overlap this one in part, and no core is this rank's own
 };
 
 struct CorePlan {
@@ -44,9 +45,9 @@ struct CorePlan {
 
 /// Plans a rank on `topology.allowed`. With several NUMA domains the cores set aside come from the largest ones, so
 /// that clusters differ by one worker at most on a regular mask. Workers of the plan are not bound if the rank has
-/// fewer cores than workers; a note says so. clusters = N are the domains or the L3 caches if there are N of them, else
-/// runs of cores (without those set aside) that differ by one worker at most; a note says if such a run needlessly
-/// crosses a border of domains.
+/// fewer cores than workers, or if masks overlap in part, when no core is set aside either; a note says so.
+/// clusters = N are the domains or the L3 caches if there are N of them, else runs of cores (without those set aside)
+/// that differ by one worker at most; a note says if such a run needlessly crosses a border of domains.
 /// Errors:   InputError "[placement] ..." for more clusters than workers, for clusters that divide neither the workers
 ///           nor, with automatic threads, the workers and the cores set aside, and for more cores set aside than
 ///           the workers leave or, with automatic threads, than the rank can spare

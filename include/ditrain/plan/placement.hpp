@@ -32,6 +32,8 @@ struct Placement {
   std::string set_aside;           ///< two lines: how many cores are set aside, or why none
   std::string map;                 ///< table of the cores of each rank; complete on rank 0 only
   std::vector<std::string> notes;  ///< fallbacks and advice, each one line
+  std::string second_run;          ///< how a second run on this machine gets cores of its own; "" where a launcher, the
+                                   ///< affinity mask or a run on all cores leaves no choice; empty in a dry run too
   parallel::Team::Config team() const { return plan.team(); }
   const std::vector<int>& pus_of_copies() const { return copy_pus.empty() ? helper_pus : copy_pus; }
 };
