@@ -57,6 +57,7 @@ void limit(__rlimit_resource resource, int64_t bytes) {
             err_fd = open(err, O_WRONLY | O_CREAT | O_APPEND, 0600);
   if (null < 0 || out_fd < 0 || err_fd < 0) _exit(126);
   dup2(null, STDIN_FILENO), dup2(out_fd, STDOUT_FILENO), dup2(err_fd, STDERR_FILENO);
+  for (const int s : {SIGINT, SIGHUP, SIGPIPE}) std::signal(s, SIG_DFL);  // nohup ctest & ignores them
   if (options.max_file_bytes >= 0) std::signal(SIGXFSZ, SIG_IGN);
   limit(RLIMIT_FSIZE, options.max_file_bytes);
   limit(RLIMIT_DATA, options.max_data_bytes);
