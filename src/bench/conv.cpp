@@ -201,6 +201,7 @@ void bench_conv(Harness& harness, const ConvBench& bench) {
 
 void bench_inception(Harness& harness, const InceptionBench& bench) {
   for (const DType type : bench.precisions) {
+    harness.restart_peak_memory();
     nn::Inception network(type, some_weights);
     const Tensor images =
         random_tensor(harness.ctx(), {bench.images, 3, nn::kInceptionSide, nn::kInceptionSide}, -1, 1);
@@ -218,6 +219,7 @@ void bench_vae(Harness& harness, const VaeBench& bench) {
   if (peer != nullptr) harness.note("onednn runs the convolutions of the network alone, without norms and attention");
   for (const DType type : bench.precisions) {
     for (const bool encodes : {true, false}) {
+      harness.restart_peak_memory();
       nn::Autoencoder model({}, type, some_weights,
                             encodes ? nn::AutoencoderUse::kEncode : nn::AutoencoderUse::kDecode);
       add_vae_row(harness, model, encodes, bench.side, peer.get());

@@ -227,6 +227,12 @@ void Harness::stream(const kernels::StreamMix& mix, const std::vector<float*>& a
   bench::stream(ctx_, mix, arrays, n);
 }
 
+void Harness::restart_peak_memory() {
+  if (platform::restart_peak_resident_bytes() || peak_is_of_all_) return;
+  peak_is_of_all_ = true;
+  note("peak_rss_bytes: the most since the start, as the kernel lets no row begin anew (/proc/self/clear_refs)");
+}
+
 const Report& Harness::report() {
   if (report_.read_gb_s > 0) return report_;
   const int64_t n = int64_t(cold_bytes() / sizeof(float));

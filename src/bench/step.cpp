@@ -161,6 +161,7 @@ Row measure_step(Harness& harness, const StepBench& bench, int64_t batch, const 
   const plan::RunPlan plan = plan_on_team(config, harness);
   plan::check_memory(plan);
   harness.apply(config);
+  harness.restart_peak_memory();
   Trainee trainee(plan, harness.ctx());
   Row row = harness.measure({.name = name.empty() ? "step " + config.model.name : name,
                              .dtype = config.train.precision,

@@ -203,6 +203,11 @@ size_t resident_bytes() {
 
 size_t explicit_huge_bytes() { return read_kib("/proc/self/status", "HugetlbPages").value_or(0); }
 
+bool restart_peak_resident_bytes() {
+  std::ofstream out("/proc/self/clear_refs");
+  return bool(out << "5" << std::flush);  // man 5 proc: resets VmHWM
+}
+
 size_t peak_resident_bytes() {
   // VmHWM first: ru_maxrss also remembers the program that was replaced by exec.
   // Explicit huge pages are taken once and kept.

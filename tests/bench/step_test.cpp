@@ -1,9 +1,11 @@
 #include "ditrain/bench/step.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
+#include "support/skip.hpp"
 
 using namespace ditrain;
 using namespace ditrain::bench;
@@ -58,6 +60,18 @@ TEST_CASE("step: what cannot run is refused before anything is measured") {
   bench.sets.push_back("model.depht=3");
   CHECK_THROWS_AS(bench_steps(harness, bench), InputError);
   CHECK(harness.report().rows.empty());
+}
+
+TEST_CASE("step: the peak of memory is that of its row") {
+  Harness harness(1, Effort::quick());
+  StepBench bench = tiny();
+  bench.batches = {1024, 1};
+  bench_steps(harness, bench);
+  const std::vector<std::string>& notes = harness.report().notes;
+  if (std::any_of(notes.begin(), notes.end(), [](const auto& n) { return n.starts_with("peak_rss_bytes: "); }))
+    SKIP("the kernel has no peak that begins anew");
+  const auto rows = nlohmann::json::parse(to_json(harness.report())).at("rows");
+  CHECK(rows[1].at("peak_rss_bytes").get<double>() < 0.9 * rows[0].at("peak_rss_bytes").get<double>());
 }
 
 TEST_CASE("model names may be short") {

@@ -104,6 +104,12 @@ class Harness {
   }
   /// All rows so far, with the highest peaks measured.
   const Report& report();
+  /// The same without measuring anything.
+  const Report& report_so_far() const { return report_; }
+  const std::vector<Row>& rows() const { return report_.rows; }
+  /// Lets the peak of the process' resident memory begin anew, for the row that follows. A note says it once if the
+  /// kernel refuses: peaks are those since the start then.
+  void restart_peak_memory();
   /// Checks the shares of all rows.
   /// Errors:   RunError that names the rows whose share is above max_share, whose limit must be wrong
   void check_shares() const;
@@ -127,6 +133,7 @@ class Harness {
 
   Effort effort_;
   int looks_ = 0;  // in vain, of wait_for_quiet
+  bool peak_is_of_all_ = false;
   plan::Placement placement_;
   parallel::Team team_;
   ops::Context ctx_;

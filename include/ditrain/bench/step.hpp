@@ -23,7 +23,7 @@ struct StepBench {
 /// classes, the shape of 256 x 256 images in latent space. One row per batch size.
 /// share     6 x forward MACs x batch / median, as a share of the peak of the precision
 /// Details   batch, recompute, images_per_second, mfu (the share), where the time of the median step went
-///           (ops::WorkTimes, and other_s: what no op accounts for), peak_rss_bytes of the process so far,
+///           (ops::WorkTimes, and other_s: what no op accounts for), peak_rss_bytes of the process during the row,
 ///           kept_bytes_per_image (stored activations), products: which code computed the GEMMs
 /// Errors:   InputError for a config that cannot run or does not fit into memory
 void bench_steps(Harness& harness, const StepBench& bench);
