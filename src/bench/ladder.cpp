@@ -7,6 +7,8 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/bench/step.hpp"
 #include "ditrain/nn/model.hpp"
+#include "own_keys.hpp"
+#include "stop.hpp"
 
 namespace ditrain::bench {
 namespace {
@@ -86,6 +88,9 @@ const std::vector<Rung>& ladder_rungs() {
 }
 
 void bench_ladder(Harness& harness, const LadderBench& bench) {
+  expect_not_set(bench.sets, {{"kernels.gemm", "without it: rungs differ in it"},
+                              {"kernels.fuse", "without it: rungs differ in it"},
+                              {"kernels.tuned", "DITRAIN_TUNING=FILE in the environment, for the last rung"}});
   for (const std::string& model : bench.models) add_figure9(harness, bench, model);
 }
 

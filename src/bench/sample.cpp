@@ -2,6 +2,7 @@
 
 #include "ditrain/bench/step.hpp"
 #include "ditrain/eval/sampling.hpp"
+#include "own_keys.hpp"
 
 namespace ditrain::bench {
 namespace {
@@ -47,6 +48,11 @@ class Drawing {
 };
 
 Row measure_sampling(Harness& harness, const SampleBench& bench, int64_t batch) {
+  const std::string fixed = "without it: a row has " + std::to_string(bench.steps) + " steps, guided at scale 4";
+  expect_not_set(bench.sets, {{"train.global_batch", "--batch"},
+                              {"sample.steps", fixed},
+                              {"sample.cfg_scale", fixed},
+                              {"sample.guide", fixed}});
   const config::Config config = step_config({.model = bench.model, .sets = bench.sets}, batch);
   harness.apply(config);
   if (config.train.precision != DType::kF32)

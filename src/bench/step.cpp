@@ -8,6 +8,7 @@
 #include "ditrain/plan/memory_check.hpp"
 #include "ditrain/platform/limits.hpp"
 #include "ditrain/train/train_step.hpp"
+#include "own_keys.hpp"
 #include "turns.hpp"
 
 namespace ditrain::bench {
@@ -96,6 +97,7 @@ void CallTimes::add_split(Row& row, bool optimizer) const {
 }
 
 config::Config step_config(const StepBench& bench, int64_t batch) {
+  expect_not_set(bench.sets, {{"parallel.threads", "--threads"}, {"parallel.clusters", "--clusters"}});
   config::Config config;
   config.model.name = model_name(bench.model);
   config.model.num_classes = 1000;  // as the published models

@@ -81,6 +81,16 @@ TEST_CASE("ladder: its switches are keys of the config") {
   }
 }
 
+TEST_CASE("ladder: keys in which rungs differ are refused") {
+  Harness harness(1, Effort::quick());
+  for (const Rung& rung : ladder_rungs())
+    for (const std::string& set : rung.sets) {
+      LadderBench bench = tiny();
+      bench.sets.push_back(set);
+      CHECK_THROWS_WITH(bench_ladder(harness, bench), Contains(set.substr(0, set.find('=')) + " is not measured here"));
+    }
+}
+
 TEST_CASE("ladder: refused rungs are left out with the reason, and all refused is an error") {
   Harness harness(1, Effort::quick());
   LadderBench bench = tiny();

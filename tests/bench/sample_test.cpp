@@ -45,6 +45,15 @@ TEST_CASE("sample: one row per batch size, whose times add up") {
   CHECK(flop(1) == Approx(3 * flop(0)));
 }
 
+TEST_CASE("sample: what the bench decides itself is refused") {
+  Harness harness(1, Effort::quick());
+  for (const std::string key : {"sample.steps", "sample.cfg_scale", "sample.guide", "train.global_batch"}) {
+    SampleBench bench = tiny();
+    bench.sets.push_back(key + "=2");
+    CHECK_THROWS_WITH(bench_sampling(harness, bench), Catch::Contains(key + " is not measured here"));
+  }
+}
+
 TEST_CASE("sample: a model that cannot be guided is refused") {
   Harness harness(1, Effort::quick());
   SampleBench bench = tiny();

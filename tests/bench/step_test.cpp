@@ -9,6 +9,7 @@
 
 using namespace ditrain;
 using namespace ditrain::bench;
+using Catch::Contains;
 
 namespace {
 
@@ -59,6 +60,12 @@ TEST_CASE("step: what cannot run is refused before anything is measured") {
   bench = tiny();
   bench.sets.push_back("model.depht=3");
   CHECK_THROWS_AS(bench_steps(harness, bench), InputError);
+  for (const std::string set : {"parallel.threads=2", "parallel.clusters=1", "train.global_batch=2"}) {
+    bench = tiny();
+    bench.sets.push_back(set);
+    CHECK_THROWS_WITH(bench_steps(harness, bench),
+                      Contains(set.substr(0, set.find('=')) + " is not measured here") && Contains("try --"));
+  }
   CHECK(harness.report().rows.empty());
 }
 

@@ -28,7 +28,7 @@ struct LadderBench {
 /// One row per model and rung: a whole training step as bench_steps measures it.
 /// Details   as bench_steps, then speedup over the rung of our own GEMMs
 /// A rung whose switches this build or machine refuses, or that lacks its tuning file, is left out; a note says why.
-/// Errors:   InputError if no rung of a model can run
+/// Errors:   InputError if no rung of a model can run, and for sets of the keys in which rungs differ
 void bench_ladder(Harness& harness, const LadderBench& bench);
 
 }  // namespace ditrain::bench

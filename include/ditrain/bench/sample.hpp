@@ -20,7 +20,8 @@ struct SampleBench {
 /// share     2 x forward MACs x 2 x batch x steps / median, as a share of the FMA peak
 /// Details   batch, steps, step_s (seconds per step), mfu (the share), where the time of the median call went as for
 ///           bench_steps, memory_bytes (of the call, without the weights)
-/// Errors:   InputError for a config that cannot run
+/// Errors:   InputError for a config that cannot run, and for sets of keys that the bench decides itself (steps, scale
+///           and model of the guidance, batch)
 void bench_sampling(Harness& harness, const SampleBench& bench);
 
 }  // namespace ditrain::bench

@@ -25,7 +25,8 @@ struct StepBench {
 /// Details   batch, recompute, images_per_second, mfu (the share), where the time of the median step went
 ///           (ops::WorkTimes, and other_s: what no op accounts for), peak_rss_bytes of the process during the row,
 ///           kept_bytes_per_image (stored activations), products: which code computed the GEMMs
-/// Errors:   InputError for a config that cannot run or does not fit into memory
+/// Errors:   InputError for a config that cannot run or does not fit into memory, and for sets of parallel.threads and
+///           parallel.clusters, which the harness has
 void bench_steps(Harness& harness, const StepBench& bench);
 
 /// The row of one batch size, under another name if one is given.
