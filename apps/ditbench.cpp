@@ -298,12 +298,21 @@ void run_tune(const config::CommandLine& line, bench::Harness& harness, dist::Co
                           : "ditrain takes it with --set kernels.tuned=" + path));
 }
 
+/// Refuses flags that a bench reads in its other mode alone.
+void refuse_flags(const config::CommandLine& line, const std::vector<std::string>& flags, const std::string& mode) {
+  for (const std::string& flag : flags)
+    if (line.has(flag))
+      throw InputError({.where = "command line", .what = fmt::format("--{} does not go with {}", flag, mode)});
+}
+
 void run_comm(const config::CommandLine& line, bench::Harness& harness, dist::Communicator& comm) {
   if (line.has("model")) {
+    refuse_flags(line, {"kib"}, "comm --model, which measures whole steps");
     bench::OverlapBench overlap{.precision = precision(line), .sets = sets_of(line)};
     read_model_and_batch(line, overlap);
     return bench::bench_overlap(harness, comm, overlap);
   }
+  refuse_flags(line, {"batch", "precision", "recompute", "set"}, "comm without --model, which has no steps");
   bench::CommBench bench;
   if (line.has("kib")) bench.kib = integers(line, "kib");
   bench::bench_comm(harness, comm, bench);
@@ -318,7 +327,11 @@ void run_strategies(const config::CommandLine& line, bench::Harness& harness, di
 }
 
 void run_memory(const config::CommandLine& line, bench::Harness& harness, dist::Communicator&) {
-  if (line.has("matrix")) return bench::bench_memory_matrix(harness, harness.placement().topology);
+  if (line.has("matrix")) {
+    refuse_flags(line, {"model", "batch", "precision", "recompute", "set", "fast"},
+                 "--matrix, which measures no steps");
+    return bench::bench_memory_matrix(harness, harness.placement().topology);
+  }
   bench::MemoryBench bench{.precision = precision(line), .sets = sets_of(line), .once = line.has("quick")};
   read_model_and_batch(line, bench);
   if (line.has("fast"))

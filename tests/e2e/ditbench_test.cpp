@@ -46,6 +46,10 @@ TEST_CASE("ditbench: what it cannot measure is refused with exit code 2") {
   refused({"gemm", "--model", "XXL"}, "unknown model");
   refused({"strategies", "--memory-gib", "0"}, "--memory-gib");
   refused({"strategies", "--threads", "1", "--clusters", "2"}, "parallel.clusters");
+  refused({"step", "--set", "parallel.threads=1"}, "--set parallel.threads is not measured here");
+  refused({"comm", "--batch", "2"}, "--batch does not go with comm without --model");
+  refused({"comm", "--model", "S", "--kib", "64"}, "--kib does not go with comm --model");
+  refused({"memory", "--matrix", "--fast", "0.5"}, "--fast does not go with --matrix");
   refused({"comm"}, "comm needs several ranks; try mpirun -np 2 ditbench comm");
   refused({"comm", "--model", "S"}, "comm needs several ranks; try mpirun -np 2 ditbench comm --model S");
 }
