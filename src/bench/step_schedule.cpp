@@ -44,13 +44,16 @@ plan::RunPlan plan_on_cluster(config::Config config, const plan::ClusterDescript
 ComputeTimes expected_times(const plan::RunPlan& plan, const plan::ClusterDescription& cluster) {
   const plan::StepWork work = plan::work_of(plan);
   const double dies = dies_of_rank(plan, cluster);
-  const double compute_s = (work.gemm_flop + 6 * work.attention_macs) /
-                           (dies * cluster.die.training_flop_per_s(plan.config.train.precision));
+  const double flop_per_s = dies * cluster.die.training_flop_per_s(plan.config.train.precision);
+  const double compute_s = (work.gemm_flop + 6 * work.attention_macs) / flop_per_s;
+  const double update_products_s = work.update_flop / flop_per_s;  // as plan::rates_of counts them
   return {
       .compute_s = compute_s,
       .last_backward_s =
           compute_s * plan::share_of_backward(plan.config) * double(plan.micro_batch) / double(plan.samples),
-      .update_s = plan::kPassesOfUpdate * sizeof(float) * work.parameters / (dies * cluster.die.memory_gb_per_s * 1e9)};
+      .update_s = plan::kPassesOfUpdate * sizeof(float) * work.parameters / (dies * cluster.die.memory_gb_per_s * 1e9) +
+                  update_products_s,
+      .update_products_s = update_products_s};
 }
 
 Recording read_recording(const std::string& folder) {
@@ -128,7 +131,7 @@ StepSchedule schedule_of(const plan::RunPlan& plan, const ComputeTimes& times, c
   }
   if (algorithm == SumAlgorithm::kOuter || algorithm == SumAlgorithm::kOuterOverlapped) {
     const plan::OuterPasses passes = plan::outer_passes({.overlap = algorithm == SumAlgorithm::kOuterOverlapped});
-    const double pass_s = times.update_s / plan::kPassesOfUpdate;
+    const double pass_s = (times.update_s - times.update_products_s) / plan::kPassesOfUpdate;
     s.take_s = passes.take * pass_s, s.apply_s = passes.apply * pass_s;
   }
   // Ranks with the same part of each replica sum: one of each group of tensor_ranks.

@@ -10,10 +10,11 @@ namespace ditrain::bench {
 
 /// Seconds of a rank that nothing delays.
 struct ComputeTimes {
-  double compute_s = 0;        ///< forward and backward of all micro-batches
-  double last_backward_s = 0;  ///< the part in which buckets leave
-  double update_s = 0;         ///< of all weights that the rank updates
-  double rest_s = 0;           ///< neither of them: loading, noise, facts
+  double compute_s = 0;          ///< forward and backward of all micro-batches
+  double last_backward_s = 0;    ///< the part in which buckets leave
+  double update_s = 0;           ///< of all weights that the rank updates
+  double update_products_s = 0;  ///< the part of update_s that is products, where it is known (Muon)
+  double rest_s = 0;             ///< neither of them: loading, noise, facts
 };
 
 /// The plan of a run on the cluster, see ScaleBench for the ranks of a strategy. config.train.global_batch and the
@@ -22,7 +23,8 @@ struct ComputeTimes {
 plan::RunPlan plan_on_cluster(config::Config config, const plan::ClusterDescription& cluster);
 
 /// Compute: FLOP of the plan by the FLOP/s that the rank's dies reach (`cluster.die`); without sums of dp_tp. Update:
-/// 9 passes over parameters in f32 by the bandwidth of the memory of its dies.
+/// 9 passes over parameters in f32 by the bandwidth of the memory of its dies, and the FLOP of its products as those of
+/// compute.
 ComputeTimes expected_times(const plan::RunPlan& plan, const plan::ClusterDescription& cluster);
 
 /// A run folder: its config and what its steps took.

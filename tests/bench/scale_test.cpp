@@ -205,6 +205,23 @@ TEST_CASE("scale: buckets of a plan leave in backward, and the adaLN factors of 
   CHECK(s.update_s() == Approx(times.update_s));
 }
 
+TEST_CASE("scale: an update has the products of Muon, as in a plan") {
+  const plan::ClusterDescription c = cluster(2, 1);
+  const auto planned = [&](const std::vector<std::string>& sets) {
+    config::Config config = step_config({.model = "S", .sets = sets}, 64);
+    config.parallel.strategy = config::Strategy::kDp;
+    return plan_on_cluster(config, c);
+  };
+  const ComputeTimes plain = expected_times(planned({}), c);
+  const plan::RunPlan muon = planned({"optimizer.kind=muon"});
+  const ComputeTimes times = expected_times(muon, c);
+  CHECK(plain.update_products_s == 0);
+  CHECK(times.update_products_s > 0.1 * plain.update_s);
+  CHECK(times.update_s == Approx(plain.update_s + times.update_products_s));
+  const plan::ClusterStep step = plan::predict_step(muon, plan::rates_of(c.die, DType::kF32), c, c.die.cores);
+  CHECK(times.update_s == Approx(step.update_s));
+}
+
 TEST_CASE("scale: ranks of a strategy, and what they have to do") {
   const plan::ClusterDescription c = cluster(2, 4);
   const auto planned = [&](config::Strategy strategy, nn::Recompute recompute = nn::Recompute::kSelective) {
