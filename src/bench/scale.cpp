@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "cluster_simulation.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/bench/step.hpp"
 #include "ditrain/config/option_table.hpp"
+#include "own_keys.hpp"
 #include "step_schedule.hpp"
+#include "stop.hpp"
 
 namespace ditrain::bench {
 namespace {
@@ -38,7 +41,11 @@ class ScaleMeter {
       : harness_(harness), bench_(bench), platform_(plan::load_cluster(bench.platform)) {
     if (bench_.nodes.empty()) bench_.nodes = doubling(platform_.nodes);
     if (bench_.shares.empty()) bench_.shares = {platform_.die.share};
-    if (!bench_.recording.empty()) use_recording();
+    if (!bench_.recording.empty())
+      use_recording();
+    else
+      expect_not_set(bench_.sets, {{"parallel.threads", "--platform: a rank has the cores of its dies"},
+                                   {"parallel.clusters", "--platform: a rank has the cores of its dies"}});
     if (bench_.models.empty()) bench_.models = {"S", "B", "L", "XL"};
     for (const int64_t nodes : bench_.nodes) platform_.with_nodes(nodes);  // refused before anything runs
     for (const SumAlgorithm algorithm : bench_.algorithms)
@@ -52,14 +59,14 @@ class ScaleMeter {
   }
 
   void measure() {
+    const std::vector<Point> points = this->points();
+    for (const Point& p : points) prepare(p);  // what cannot run is refused before anything is simulated
     describe_run();
-    for (const std::string& model : bench_.models)
-      for (const double share : bench_.shares)
-        for (const config::Strategy strategy : bench_.strategies)
-          for (const SumAlgorithm algorithm : bench_.algorithms) {
-            first_rate_ = 0;
-            for (const int64_t nodes : bench_.nodes) measure({model, share, strategy, algorithm, nodes});
-          }
+    for (const Point& p : points) {
+      check_stop();
+      if (p.nodes == bench_.nodes.front()) first_rate_ = 0;  // of a new series
+      measure(p);
+    }
   }
 
  private:
@@ -112,15 +119,35 @@ class ScaleMeter {
     return config;
   }
 
-  void measure(const Point& p) {
+  std::vector<Point> points() const {
+    std::vector<Point> all;
+    for (const std::string& model : bench_.models)
+      for (const double share : bench_.shares)
+        for (const config::Strategy strategy : bench_.strategies)
+          for (const SumAlgorithm algorithm : bench_.algorithms)
+            for (const int64_t nodes : bench_.nodes) all.push_back({model, share, strategy, algorithm, nodes});
+    return all;
+  }
+
+  struct Prepared {
+    plan::ClusterDescription cluster;
+    plan::RunPlan plan;
+    StepSchedule schedule;
+  };
+  Prepared prepare(const Point& p) const {
     plan::ClusterDescription cluster = platform_.with_nodes(p.nodes);
     if (!recording_) cluster.die.share = p.share;
-    const plan::RunPlan plan = plan_on_cluster(config_of(p), cluster);
+    plan::RunPlan plan = plan_on_cluster(config_of(p), cluster);
     const ComputeTimes times = recording_ ? recording_->times : expected_times(plan, cluster);
-    const StepSchedule schedule = schedule_of(plan, times, cluster, p.algorithm);
+    StepSchedule schedule = schedule_of(plan, times, cluster, p.algorithm);
+    return {std::move(cluster), std::move(plan), std::move(schedule)};
+  }
+
+  void measure(const Point& p) {
+    const Prepared prepared = prepare(p);
     SimulationOptions options = bench_.simulation;
     options.algorithm = p.algorithm;
-    harness_.add(row_of(p, plan, schedule, simulate(cluster, schedule, options)));
+    harness_.add(row_of(p, prepared.plan, prepared.schedule, simulate(prepared.cluster, prepared.schedule, options)));
   }
 
   Row row_of(const Point& p, const plan::RunPlan& plan, const StepSchedule& schedule, const SimulatedStep& step) {

@@ -274,6 +274,13 @@ TEST_CASE("scale: rows, and what is refused") {
     bench.nodes = {4};
     CHECK_THROWS_AS(bench_scale(harness, bench), InputError);
   }
+  SECTION("a later row that cannot run is refused before the first") {
+    bench.nodes = {1, 2}, bench.global_batch = 3;
+    CHECK_THROWS_AS(bench_scale(harness, bench), InputError);
+    bench.global_batch = 4, bench.sets = {"parallel.threads=2"};
+    CHECK_THROWS_WITH(bench_scale(harness, bench), Contains("parallel.threads is not measured here"));
+    CHECK(harness.report().rows.empty());
+  }
   SECTION("a long ring") {
     CHECK_THROWS_WITH(simulate(cluster(65), schedule(1), {.algorithm = SumAlgorithm::kRing}),
                       Contains("ring") && Contains("64"));

@@ -71,11 +71,13 @@ struct ScaleBench {
 /// Strategies: cftp has one rank per node, whose clusters are the dies; dp one rank per die; dp_tp is dp with the
 /// largest number of ranks per replica that divides dies and heads.
 /// Times     compute: FLOP of the plan (work_of) / (FLOP/s of the dies x share); update: 9 passes over the rank's
-///           parameters / bandwidth of its dies; sums in a node by ClusterDescription::inside. A recording gives
-///           compute and update as measured (medians of its steps but the first), for the batch per rank that it had.
-/// Errors:   InputError for a platform with fewer nodes, dies that the model does not divide over, recordings of
-///           another build or config or without steps, a ring over more than kMostRingNodes, recordings whose shards or
-///           dist.outer differ from the algorithm, and in builds that lack SimGrid; RunError if a simulation fails
+///           parameters / bandwidth of its dies, and its products (Muon) as those of compute; sums in a node by
+///           ClusterDescription::inside. A recording gives compute and update as measured (medians of its steps but the
+///           first), for the batch per rank that it had.
+/// Errors:   InputError, before anything is simulated, for a platform with fewer nodes, dies that the model does not
+///           divide over, recordings of another build or config or without steps, a ring over more than kMostRingNodes,
+///           recordings whose shards or dist.outer differ from the algorithm, sets of parallel.threads and
+///           parallel.clusters, and in builds that lack SimGrid; RunError if a simulation fails
 void bench_scale(Harness& harness, const ScaleBench& bench);
 
 }  // namespace ditrain::bench
