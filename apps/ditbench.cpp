@@ -52,8 +52,8 @@ config::CommandLine make_command_line(const std::vector<config::Command>& benche
         "inception 8, ladder 2, clusters, strategies 16, scale 28 per die)"},
        {"threads", "T", "worker threads (default: all cores this process may use)"},
        {"clusters", "C",
-        "thread clusters (default: one per NUMA domain, or one per L3 cache of a single domain; clusters, strategies: "
-        "one per thread if that gives one)"},
+        "thread clusters (default: one per NUMA domain, or one per L3 cache of a single domain; clusters: one "
+        "per thread if that gives one; strategies: as many as divide threads, heads, MLP columns and batch)"},
        {"precision", "P,...", "f32 or bf16; gemm, ops, conv, vae, inception: also f32,bf16, in one report", "f32"},
        {"recompute", "MODE", "none, selective, block or auto, as train.recompute", "selective"},
        {"peers", "",

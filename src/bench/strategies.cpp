@@ -8,6 +8,7 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "child.hpp"
 #include "ditrain/base/error.hpp"
@@ -18,7 +19,8 @@
 #include "ditrain/files/json.hpp"
 #include "ditrain/plan/rank_groups.hpp"
 #include "ditrain/platform/affinity.hpp"
-#include "ditrain/platform/signals.hpp"
+#include "own_keys.hpp"
+#include "stop.hpp"
 #include "turns.hpp"
 
 namespace ditrain::bench {
@@ -85,6 +87,7 @@ class StrategiesMeter {
 
   Harness& harness_;
   const StrategiesBench bench_;
+  const config::Config config_;  // of all runs, but for section parallel
   int threads_, clusters_;
   std::string ditrain_, mpirun_;
   const RunsChildren runs_children_;
@@ -92,20 +95,48 @@ class StrategiesMeter {
   int runs_ = 0;
 };
 
-int clusters_of(const Harness& harness, const StrategiesBench& bench) {
-  if (bench.clusters > 0) return int(bench.clusters);
-  const int natural = harness.placement().clusters;
-  return natural > 1 ? natural : harness.num_threads();
+// The run is ended from outside, before it would write a checkpoint.
+config::Config config_of_runs(const StrategiesBench& bench) {
+  expect_not_set(bench.sets, {{"parallel.threads", "--threads"},
+                              {"parallel.clusters", "--clusters"},
+                              {"parallel.strategy", "without it: all three are measured"},
+                              {"train.global_batch", "--batch"},
+                              {"train.precision", "--precision"}});
+  config::Config config;
+  config.model.name = model_name(bench.model);
+  config.model.in_channels = 3, config.model.num_classes = 8;  // of the drawn images
+  config.train.global_batch = bench.batch;
+  config.train.steps = int64_t{1} << 30;
+  config.checkpoint.every_steps = 0, config.checkpoint.async = false, config.log.every_steps = 1;
+  config.train.precision = bench.precision;
+  for (const std::string& set : bench.sets) config::apply_set(config, set);
+  nn::apply_name(config.model);
+  return config;
+}
+
+ThreadsInClusters threads_in_clusters(Harness& harness, const StrategiesBench& bench, const config::Config& config) {
+  const int all = harness.num_threads();
+  if (bench.clusters > 0) return {all, int(bench.clusters)};
+  const ThreadsInClusters cut = clusters_that_divide(all, harness.placement().clusters, config);
+  harness.note(
+      fmt::format("{} cluster(s) on {} of {} thread(s): as many as divide threads, {} heads, {} MLP columns and "
+                  "a batch of {} (--clusters){}",
+                  cut.clusters, cut.threads, all, config.model.num_heads, config.model.mlp_size(), bench.batch,
+                  cut.clusters > 1 ? "" : "; with one all strategies are the same"));
+  return cut;
 }
 
 StrategiesMeter::StrategiesMeter(Harness& harness, const StrategiesBench& bench)
     : harness_(harness),
       bench_(bench),
+      config_(config_of_runs(bench)),
       threads_(harness.num_threads()),
-      clusters_(clusters_of(harness, bench)),
+      clusters_(1),
       ditrain_(program_beside("ditrain", "strategies")),
       mpirun_(find_in_path("mpirun")),
       runs_children_(harness.placement().topology.allowed_pus) {
+  const ThreadsInClusters cut = threads_in_clusters(harness, bench, config_);
+  threads_ = cut.threads, clusters_ = cut.clusters;
   if (clusters_ > threads_)
     throw InputError({.where = "ditbench",
                       .what = "more clusters than threads",
@@ -123,18 +154,10 @@ StrategiesMeter::StrategiesMeter(Harness& harness, const StrategiesBench& bench)
 
 // The config of a strategy, on all cores whatever the number of ranks. Returns its path.
 std::string StrategiesMeter::config_file(const Runs& c) {
-  config::Config config;
-  config.model.name = model_name(bench_.model);
-  config.model.in_channels = 3, config.model.num_classes = 8;  // of the drawn images
-  config.train.global_batch = bench_.batch;
-  config.train.steps = int64_t{1} << 30;  // the run is ended from outside, before it would write a checkpoint
-  config.checkpoint.every_steps = 0, config.checkpoint.async = false, config.log.every_steps = 1;
+  config::Config config = config_;
   config.parallel.strategy = c.strategy;
   config.parallel.threads = threads_ / c.ranks;
   config.parallel.clusters = c.ranks == 1 ? clusters_ : 1;
-  config.train.precision = bench_.precision;
-  for (const std::string& set : bench_.sets) config::apply_set(config, set);
-  nn::apply_name(config.model);
   config::validate(config);
   plan::settle(config, {}, {c.ranks, c.ranks});
   const std::string path = fmt::format("{}/{}.yaml", folder_.path(), c.strategy);
@@ -182,8 +205,7 @@ void StrategiesMeter::run(Runs& c, int64_t steps, bool for_memory) {
   std::vector<Step> done;
   while (int64_t(done.size()) < steps) {
     usleep(kLook_us);
-    if ((platform::take_signal_flags() & platform::kStopRequested) != 0)
-      throw RunError({.where = "ditbench", .what = "stopped by a signal"});
+    check_stop();
     if (for_memory) look_at_memory(child, c);
     done = read_steps(out, bench_.batch);
     if (int64_t(done.size()) < steps && !child.running()) return handle_early_end(child, cap, c);
@@ -237,6 +259,18 @@ void StrategiesMeter::measure() {
 }
 
 }  // namespace
+
+ThreadsInClusters clusters_that_divide(int threads, int natural, const config::Config& config) {
+  const int64_t of_model =
+      std::gcd(std::gcd(config.model.num_heads, config.model.mlp_size()), config.train.global_batch);
+  const auto divides = [&](int most, int of_threads) {
+    return int(std::gcd(int64_t(std::gcd(most, of_threads)), of_model));
+  };
+  if (const int clusters = divides(natural, threads); clusters > 1) return {threads, clusters};
+  if (const int clusters = divides(threads, threads); clusters > 1 || threads == 1) return {threads, clusters};
+  if (const int clusters = divides(threads - 1, threads - 1); clusters > 1) return {threads - 1, clusters};
+  return {threads, 1};
+}
 
 void bench_strategies(Harness& harness, const StrategiesBench& bench) {
   if (!dist::mpi_launcher().empty())
