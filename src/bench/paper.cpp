@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <nlohmann/json.hpp>
 
 #include "child.hpp"
@@ -22,7 +23,9 @@
 #include "ditrain/kernels/described.hpp"
 #include "ditrain/kernels/elementwise.hpp"
 #include "ditrain/kernels/ref.hpp"
+#include "ditrain/plan/cluster_description.hpp"
 #include "ditrain/platform/cpu.hpp"
+#include "stop.hpp"
 
 namespace ditrain::bench {
 namespace {
@@ -238,7 +241,10 @@ double gain_of_overlap(Harness& harness, const PaperBench& bench) {
   for (const std::string& set : bench.sets) command.insert(command.end(), {"--set", set});
   const AffinityScope all_cores(harness.placement().topology.allowed_pus);  // of which ranks take each their own
   Child child(command, {.output = output, .environment = environment_of_mpirun()});
-  while (child.running()) usleep(100000);
+  while (child.running()) {
+    check_stop();
+    usleep(100000);
+  }
   if (child.exit_code() != 0) child.fail("the ranks of ditbench comm");
   double engine_s = kNone, at_the_end_s = kNone;
   for (const nlohmann::json& row : nlohmann::json::parse(files::read_text_file(json, kMost)).at("rows")) {
@@ -335,6 +341,13 @@ void check_only(const std::vector<std::string>& only) {
       throw InputError({.where = "ditbench", .what = "paper: no such experiment", .got = name, .expected = names});
 }
 
+std::vector<const Experiment*> wanted_experiments(const std::vector<std::string>& only) {
+  std::vector<const Experiment*> wanted;
+  for (const Experiment& e : paper_experiments())
+    if (only.empty() || std::find(only.begin(), only.end(), e.name) != only.end()) wanted.push_back(&e);
+  return wanted;
+}
+
 std::string number(double x) {
   if (!std::isfinite(x)) return "-";
   return fmt::format("{:.{}f}", x, x >= 100 ? 0 : x >= 10 ? 1 : 2);
@@ -374,12 +387,12 @@ const std::vector<Experiment>& paper_experiments() {
        "(--platform). At the paper's share of the peak messages hide behind compute; faster dies hide less. The paper "
        "does not say where its 9.4 % go; slower nodes and jitter are not simulated here (ditbench scale --jitter, "
        "--slow).",
-       weak_scaling},
+       weak_scaling, true},
       {"figure-11", "Figure 11: strong scaling of XL/2", "%",
        "Simulated as Figure 10; the paper's numbers stand in a picture only. The paper names smaller batches, for "
        "which "
        "products are slower, as what limits it; here dies reach the same share of their peak with any batch.",
-       strong_scaling},
+       strong_scaling, true},
       {"peak", "Derived: share of the peak", "%",
        "The paper's number is its images/s (Table 2) times 6 x forward multiply-adds, over the f32 peak of its node "
        "(241 TFLOP/s by public descriptions). Ours is over the peak that was measured beside it.",
@@ -391,9 +404,10 @@ const std::vector<Experiment>& paper_experiments() {
   return experiments;
 }
 
-std::string paper_section(const Experiment& experiment, const std::vector<Comparison>& rows,
-                          const std::string& picture) {
+std::string paper_section(const Experiment& experiment, const std::vector<Comparison>& rows, const std::string& picture,
+                          const std::string& left_out) {
   std::string text = fmt::format("## {}\n\n", experiment.title);
+  if (!left_out.empty()) text += fmt::format("left out: {}\n\n", left_out);
   if (!rows.empty()) {
     text += fmt::format("| {} | paper | here |\n|---|---|---|\n", experiment.unit);
     for (const Comparison& row : rows)
@@ -447,18 +461,31 @@ void bench_paper(Harness& harness, const PaperBench& bench) {
   std::string page =
       fmt::format("# The paper's experiments on this machine\n\n{}, {} thread(s), DiT-{}/2, {} images per step, f32\n",
                   platform::cpu_model_name(), harness.num_threads(), shape_of(bench).name, bench.batch);
-  for (const Experiment& experiment : paper_experiments()) {
-    if (!bench.only.empty() && std::find(bench.only.begin(), bench.only.end(), experiment.name) == bench.only.end())
-      continue;
-    const std::vector<Comparison> rows =
-        experiment.measure == nullptr ? std::vector<Comparison>() : experiment.measure(harness, bench);
+  const std::vector<const Experiment*> wanted = wanted_experiments(bench.only);
+  if (std::any_of(wanted.begin(), wanted.end(), [](const Experiment* e) { return e->simulates; }))
+    plan::load_cluster(bench.platform);  // a bad file is refused before anything is measured
+  int64_t measured = 0;
+  std::exception_ptr last_problem;
+  for (const Experiment* wanted_one : wanted) {
+    const Experiment& experiment = *wanted_one;
+    std::vector<Comparison> rows;
+    std::string left_out;
+    try {
+      check_stop();
+      if (experiment.measure != nullptr) rows = experiment.measure(harness, bench), ++measured;
+    } catch (const InputError& error) {
+      left_out = error.what(), last_problem = std::current_exception();
+    } catch (const RunError& error) {
+      left_out = error.what(), last_problem = std::current_exception();
+    }
     const std::string picture = rows.empty() ? "" : std::string(experiment.name) + ".svg";
-    page += "\n" + paper_section(experiment, rows, picture);
-    harness.note("\n" + paper_section(experiment, rows));
+    page += "\n" + paper_section(experiment, rows, picture, left_out);
+    harness.note("\n" + paper_section(experiment, rows, "", left_out));
     if (bench.out.empty()) continue;
     if (!rows.empty()) files::write_file_atomically(bench.out + "/" + picture, paper_bars_svg(experiment.title, rows));
     files::write_file_atomically(bench.out + "/paper.md", page);  // after each: what is there is not lost
   }
+  if (measured == 0 && last_problem != nullptr) std::rethrow_exception(last_problem);
 }
 
 }  // namespace ditrain::bench

@@ -54,6 +54,26 @@ TEST_CASE("paper: operators are measured beside plain loops, and the page is wri
   CHECK(std::filesystem::exists(folder / "out/operators.svg"));
 }
 
+TEST_CASE("paper: an experiment that cannot run is left out, and the others are measured") {
+  const TemporaryFolder folder;
+  Harness harness(1, Effort::quick());
+  PaperBench bench{.only = {"operators", "figure-9"}, .sets = {"kernels.gemm=own"}, .out = folder / "out"};
+  bench_paper(harness, bench);
+  CHECK(harness.report().rows.size() == 3);
+  const std::string page = files::read_text_file(folder / "out/paper.md", 1 << 20);
+  CHECK_THAT(page, Contains("left out: [ditbench] --set kernels.gemm is not measured here") &&
+                       Contains("](operators.svg)") && !Contains("](figure-9.svg)"));
+  bench.only = {"figure-9", "table-1"};  // nothing is measured
+  CHECK_THROWS_WITH(bench_paper(harness, bench), Contains("kernels.gemm is not measured here"));
+}
+
+TEST_CASE("paper: a platform that is not there is refused before anything is measured") {
+  Harness harness(1, Effort::quick());
+  CHECK_THROWS_AS(bench_paper(harness, {.only = {"operators", "figure-10"}, .platform = "no/such/file.yaml"}),
+                  InputError);
+  CHECK(harness.report().rows.empty());
+}
+
 TEST_CASE("paper: what is not in the paper is refused") {
   Harness harness(1, Effort::quick());
   CHECK_THROWS_WITH(bench_paper(harness, {.only = {"table-9"}}), Contains("table-9") && Contains("table-2, table-3"));

@@ -35,16 +35,20 @@ struct Experiment {
   const char* unit;     ///< of its numbers; "x" for ratios
   const char* differs;  ///< what differs from the paper's machine, and why; or why nothing is measured
   std::vector<Comparison> (*measure)(Harness&, const PaperBench&);  ///< null: it cannot be measured here
+  bool simulates = false;                                           ///< on PaperBench::platform
 };
 const std::vector<Experiment>& paper_experiments();
 
 /// Measures the experiments, with the rows of the benches that they use; a note per experiment is its table.
-/// Errors:   InputError for names that are no experiment; RunError if a program that it starts fails; as the benches
+/// An experiment that cannot run here is left out; its section says why.
+/// Errors:   InputError for names that are no experiment, and as plan::load_cluster for the platform of simulated ones,
+///           before anything is measured; if none of the experiments can run, as the last of them
 void bench_paper(Harness& harness, const PaperBench& bench);
 
-/// The table of an experiment in Markdown, what differs, and the picture's name if it has one.
+/// The table of an experiment in Markdown, what differs, and the picture's name if it has one; `left_out`: why it could
+/// not run.
 std::string paper_section(const Experiment& experiment, const std::vector<Comparison>& rows,
-                          const std::string& picture = "");
+                          const std::string& picture = "", const std::string& left_out = "");
 /// Pairs of bars on a logarithmic axis, as SVG; a number that is not finite and positive has no bar.
 std::string paper_bars_svg(const std::string& title, const std::vector<Comparison>& rows);
 
