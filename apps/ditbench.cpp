@@ -35,6 +35,7 @@
 #include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/plan/kernel_settings.hpp"
 #include "ditrain/platform/cpu.hpp"
+#include "ditrain/platform/signals.hpp"
 
 using namespace ditrain;
 
@@ -534,6 +535,33 @@ const Bench& wanted_bench(const config::CommandLine& line) {
                     .hint = near.empty() ? "ditbench --help" : near});
 }
 
+/// What was measured, in the table and in the file of --json.
+void tell(const config::CommandLine& line, const bench::Report& report) {
+  std::fputs(describe(report).c_str(), stdout);
+  if (line.has("json")) files::write_file_atomically(line.get("json"), to_json(report));
+}
+
+/// Runs the bench. The rows that it had before an error, or before a signal, are told.
+void run_and_tell(const config::CommandLine& line, const Bench& wanted, bench::Harness& harness,
+                  dist::Communicator& comm) {
+  const bool leader = comm.rank() == 0;
+  try {
+    wanted.run(line, harness, comm);
+  } catch (...) {
+    if (leader && !harness.rows().empty()) {
+      harness.note("ended before its last row: see the error");
+      try {
+        tell(line, harness.report_so_far());
+        std::fflush(stdout);
+      } catch (const std::exception& second) {  // the first error is the one to say last
+        std::fprintf(stderr, "ditbench: %s\n", second.what());
+      }
+    }
+    throw;
+  }
+  if (leader) tell(line, harness.report());
+}
+
 /// Ranks but the first one stay silent: they measure with it.
 int body(int argc, char** argv, dist::Communicator& comm) {
   config::CommandLine line = make_command_line(benches());
@@ -542,6 +570,7 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   check_flags(line, wanted);
   const bool leader = comm.rank() == 0;
   if (line.has("json") && leader) files::check_output_file(line.get_path("json"));
+  platform::install_signal_flags();
   kernels::chosen_isa();  // a bad DITRAIN_ISA before anything is measured
   bench::Effort effort = line.has("quick") ? bench::Effort::quick() : bench::Effort{};
   if (line.has("repeats") || !line.has("quick")) effort.repeats = line.get_int("repeats", 1, 1000);
@@ -566,10 +595,8 @@ int body(int argc, char** argv, dist::Communicator& comm) {
       if (std::isfinite(row.share)) std::fprintf(stderr, ", share %.1f %%", 100 * row.share);
       std::fputc('\n', stderr);
     };
-  wanted.run(line, harness, comm);
+  run_and_tell(line, wanted, harness, comm);
   if (!leader) return kExitDone;
-  std::fputs(describe(harness.report()).c_str(), stdout);
-  if (line.has("json")) files::write_file_atomically(line.get("json"), to_json(harness.report()));
   config::check_stdout();
   harness.check_shares();  // last: hours of rows are not lost over one of them
   return kExitDone;

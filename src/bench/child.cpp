@@ -18,7 +18,6 @@
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
-#include "ditrain/platform/signals.hpp"
 
 namespace ditrain::bench {
 namespace {
@@ -116,6 +115,13 @@ std::vector<pid_t> Child::processes() const {
   return all;
 }
 
+void Child::stop(double seconds) {
+  if (!running()) return;
+  kill(pid_, SIGUSR2);  // not SIGTERM, which a batch system may have sent too: the second one would kill it
+  for (const double last = now_s() + seconds; running() && now_s() < last;) usleep(10000);
+  end();
+}
+
 void Child::end() {
   if (!running()) return;
   const std::vector<pid_t> all = processes();
@@ -125,9 +131,6 @@ void Child::end() {
   if (running()) kill(-pid_, SIGKILL), kill(pid_, SIGKILL);
   wait(true);
 }
-
-RunsChildren::RunsChildren(const std::vector<int>& pus) : all_cores_(pus) { platform::install_signal_flags(); }
-RunsChildren::~RunsChildren() { platform::remove_signal_flags(); }
 
 std::string program_beside(const char* name, const char* bench) {
   const std::string path = (fs::read_symlink("/proc/self/exe").parent_path() / name).string();

@@ -37,6 +37,8 @@ class Child {
   std::vector<pid_t> processes() const;
   /// Kills all that it started, then, if that does not end it (mpirun cleans up), itself; returns when it is gone.
   void end();
+  /// Asks it to stop by itself (SIGUSR2), and ends it if it has not after so many seconds.
+  void stop(double seconds);
 
  private:
   bool wait(bool block);
@@ -45,19 +47,6 @@ class Child {
   pid_t pid_ = -1;
   bool ended_ = false;
   int exit_code_ = -1;
-};
-
-/// While children run: this thread, whose mask they inherit, may use all of `pus` instead of a worker's core, and a
-/// signal is for platform::take_signal_flags. Both as before at the end.
-class RunsChildren {
- public:
-  explicit RunsChildren(const std::vector<int>& pus);
-  ~RunsChildren();
-  RunsChildren(const RunsChildren&) = delete;
-  RunsChildren& operator=(const RunsChildren&) = delete;
-
- private:
-  const AffinityScope all_cores_;
 };
 
 /// The path of another program in the folder of this one. Errors: InputError for `bench` if it is missing

@@ -16,6 +16,7 @@
 #include "ditrain/files/files.hpp"
 #include "ditrain/platform/affinity.hpp"
 #include "ditrain/weights/safetensors.hpp"
+#include "stop.hpp"
 #include "turns.hpp"
 
 namespace ditrain::bench {
@@ -66,6 +67,7 @@ std::string write_photos(const std::string& folder, int64_t n, int64_t width, in
   std::filesystem::create_directory(folder);
   std::vector<uint8_t> rgb(size_t(3 * width * height));
   for (int64_t i = 0; i < n; ++i) {
+    check_stop();
     const RandomKey key(0, Stream::kTest, uint64_t(i));
     for (int64_t p = 0; p < width * height; ++p)
       for (int64_t c = 0; c < 3; ++c) {
@@ -127,6 +129,7 @@ class DataMeter {
     const int64_t batches = std::max<int64_t>(1, data.size() / bench_.batch);
     std::vector<double> seconds;
     for (int64_t repeat = -1; repeat < harness_.effort().repeats; ++repeat) {  // the first one fills the page cache
+      check_stop();
       const double start = now_s();
       dataset::Loader loader(data, dataset::EpochSampler(data.size(), 0), settings(source));
       for (int64_t i = 0; i < batches; ++i) loader.next();

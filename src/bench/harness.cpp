@@ -12,6 +12,7 @@
 #include "ditrain/plan/kernel_settings.hpp"
 #include "ditrain/platform/limits.hpp"
 #include "reach.hpp"
+#include "stop.hpp"
 #include "turns.hpp"
 
 namespace ditrain::bench {
@@ -53,11 +54,13 @@ void pause(double seconds) { std::this_thread::sleep_for(std::chrono::duration<d
 void take_turns(std::vector<Timed>& contenders, const Effort& effort, bool once) {
   const bool rivals = contenders.back().rival;
   for (Timed& c : contenders) {
+    check_stop();
     if (!once) c.warm_up(effort);
     if (c.rival) pause(effort.settle_s);
   }
   for (int64_t i = 0; i < (once ? 1 : effort.repeats); ++i)
     for (Timed& c : contenders) {
+      check_stop();
       if (rivals) c.call();
       c.seconds.push_back(mean_seconds_of(c.call, c.calls, effort));
       if (c.rival) pause(effort.settle_s);
@@ -119,6 +122,7 @@ Harness::Peaks Harness::measure_peaks() {
 void Harness::wait_for_quiet(DType type) {
   const std::string dtype = dtype_name(type);
   for (; looks_ < effort_.most_looks; ++looks_) {
+    check_stop();
     const double now = measure_peaks().of(dtype);
     if (now >= (1 - kMaxDrift) * Peaks{report_.peak_f32_gflops, report_.peak_bf16_gflops}.of(dtype)) return;
     pause(10 * effort_.settle_s);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/bench/step.hpp"
@@ -34,8 +35,7 @@ std::string no_tuning(Harness& harness) {
 }
 
 // The rows of one model that could be measured.
-std::vector<Row> measure_rungs(Harness& harness, const LadderBench& bench, const std::string& model) {
-  std::vector<Row> rows;
+void measure_rungs(Harness& harness, const LadderBench& bench, const std::string& model, std::vector<Row>& rows) {
   for (const Rung& rung : ladder_rungs()) {
     StepBench step{.model = model, .batches = {bench.batch}, .precision = bench.precision, .sets = rung.sets};
     step.sets.insert(step.sets.end(), bench.sets.begin(), bench.sets.end());
@@ -56,21 +56,34 @@ std::vector<Row> measure_rungs(Harness& harness, const LadderBench& bench, const
       harness.note(name + ": left out; " + refused.what());
     }
   }
-  return rows;
 }
 
-void add_figure9(Harness& harness, const LadderBench& bench, const std::string& model) {
-  std::vector<Row> rows = measure_rungs(harness, bench, model);
+// False if the rung is missing over which speed-ups are.
+bool add_rows(Harness& harness, const std::string& model, std::vector<Row>& rows) {
   const auto base =
       std::find_if(rows.begin(), rows.end(), [&](const Row& r) { return r.name == model + " " + kBaseline; });
-  if (base == rows.end())
-    throw InputError({.where = "ditbench", .what = "ladder: no rung can run", .got = harness.report().notes.back()});
-  const double baseline = base->time.median_s;
+  const bool has_base = base != rows.end();
+  const double baseline = has_base ? base->time.median_s : std::numeric_limits<double>::quiet_NaN();
   for (Row& row : rows) {
     for (Field& f : row.details) f.in_table = f.name == "batch" || f.name == "images_per_second";
     row.details.push_back({"speedup", baseline / row.time.median_s});
     harness.add(std::move(row));
   }
+  return has_base;
+}
+
+void add_figure9(Harness& harness, const LadderBench& bench, const std::string& model) {
+  std::vector<Row> rows;
+  try {
+    measure_rungs(harness, bench, model, rows);
+  } catch (const Stopped&) {
+    add_rows(harness, model, rows);
+    throw;
+  }
+  if (!add_rows(harness, model, rows))
+    throw InputError({.where = "ditbench",
+                      .what = rows.empty() ? "ladder: no rung can run" : "ladder: the rung of our GEMMs cannot run",
+                      .got = harness.report_so_far().notes.back()});
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "ditrain/plan/automem_plan.hpp"
 #include "ditrain/platform/pages.hpp"
 #include "ditrain/train/train_step.hpp"
+#include "stop.hpp"
 #include "turns.hpp"
 
 namespace ditrain::bench {
@@ -166,7 +167,10 @@ void bench_memory(Harness& harness, const MemoryBench& bench) {
           std::make_unique<Training>(name, plan, harness.ctx(), disk, harness.placement().pus_of_copies()));
     const int64_t rounds = bench.once ? 1 : harness.effort().repeats;
     for (int64_t warm = bench.once ? 0 : -3; warm < rounds; ++warm)
-      for (const auto& contender : contenders) contender->step(warm >= 0);
+      for (const auto& contender : contenders) {
+        check_stop();
+        contender->step(warm >= 0);
+      }
     for (const auto& contender : contenders) {
       const bool is_off = contender == contenders.front();
       harness.add(contender->row(*contenders.front(), is_off ? 1 : share));

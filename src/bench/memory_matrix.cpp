@@ -14,6 +14,7 @@
 #include "ditrain/platform/numa.hpp"
 #include "ditrain/platform/pages.hpp"
 #include "reach.hpp"
+#include "stop.hpp"
 #include "turns.hpp"
 
 namespace ditrain::bench {
@@ -121,6 +122,7 @@ void bench_memory_matrix(Harness& harness, const platform::Topology& topology, c
   std::vector<MatrixCell> cells;
   for (const CoreDomain& d : domains)
     for (const platform::MemoryNode& n : nodes) {
+      check_stop();
       const MatrixCell& cell = cells.emplace_back(measured(d, n));
       Row row{.name = fmt::format("{} x node {}", d.name, n.os), .dtype = "-"};
       row.share = std::numeric_limits<double>::quiet_NaN();

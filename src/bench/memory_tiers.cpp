@@ -12,6 +12,7 @@
 #include "ditrain/memory/fast_pool.hpp"
 #include "ditrain/memory/tiers.hpp"
 #include "reach.hpp"
+#include "stop.hpp"
 #include "turns.hpp"
 
 namespace ditrain::bench {
@@ -59,6 +60,7 @@ void bench_slow(Harness& harness, memory::Backing& tier, std::byte* fast,
       const memory::Copy copy{.direction = direction, .backing = &tier, .fast = fast, .bytes = tier.bytes()};
       memory::Copy block = copy;
       block.bytes = memory::kBlock;
+      check_stop();
       const double large_s = seconds_of(engine, copy), small_s = seconds_of(engine, block);
       if (i > 0) large.push_back(large_s), small.push_back(small_s);
     }

@@ -25,8 +25,8 @@
 #include "ditrain/files/files.hpp"
 #include "ditrain/images/image.hpp"
 #include "ditrain/plan/inputs.hpp"
-#include "ditrain/platform/signals.hpp"
 #include "quality_table.hpp"
+#include "stop.hpp"
 #include "turns.hpp"
 
 namespace ditrain::bench {
@@ -40,9 +40,10 @@ constexpr int64_t kMostTraining = 20000, kMostHeldOut = 10000;  // images in mem
 constexpr int64_t kCalibrationSteps = 30;
 constexpr int kCalibrationRounds = 6;
 constexpr useconds_t kLook_us = 50000;
+constexpr double kStop_s = 30;  // for a run to end its step and to write a checkpoint
 constexpr uint64_t kImageSeed = 17;
 constexpr int64_t kGridRows = 8;
-constexpr std::string_view kLabelsOfData = "of the data", kBalanced = "balanced";  // quality.json's "labels"
+constexpr std::string_view kLabelsOfData = "of the data", kBalanced = "balanced";      // quality.json's "labels"
 constexpr std::string_view kCalibration = "calibration";
 constexpr std::string_view kFirstMark = "mark_1";  // as sample.guide: the same run's checkpoint of the first mark
 
@@ -186,6 +187,12 @@ class QualityMeterOfRecipes {
     const std::string& guide = r.config.sample.guide;
     return guide == kFirstMark ? run_folder(r, seed) + "/" + guide : guide;
   }
+  [[noreturn]] void stop() const {
+    throw Stopped(kExitStoppedEarly, "the same command again: it goes on from " + bench_.out);
+  }
+  void expect_no_stop() const {
+    if (stop_requested()) stop();
+  }
   bool guides(const Recipe& r) const { return config::sampler_of(r.config).cfg_scale != 1; }
   bool train(const config::Config& config, const std::string& folder);
   std::string train_to(const Recipe& r, int64_t seed, size_t mark);
@@ -201,7 +208,7 @@ class QualityMeterOfRecipes {
   const QualityBench bench_;
   const std::string ditrain_;
   std::unique_ptr<files::FileLock> lock_;  // of bench_.out
-  const RunsChildren runs_children_;
+  const AffinityScope all_cores_;          // for children, which inherit the mask of this thread
   std::vector<Recipe> recipes_;
   std::vector<size_t> references_;
   Json setup_;
@@ -216,7 +223,7 @@ QualityMeterOfRecipes::QualityMeterOfRecipes(Harness& harness, const QualityBenc
     : harness_(harness),
       bench_(bench),
       ditrain_(program_beside("ditrain", "quality")),
-      runs_children_(harness.placement().topology.allowed_pus) {
+      all_cores_(harness.placement().topology.allowed_pus) {
   load_recipes();
 }
 
@@ -287,10 +294,9 @@ void QualityMeterOfRecipes::load_recipes() {
 
 // Seeds and recipes may come to those that are there. Flags are fixed by the first result, recipes by their runs.
 void QualityMeterOfRecipes::check_out() {
-  setup_ = {{"minutes", bench_.minutes},         {"samples", bench_.samples},
-            {"evaluations", bench_.evaluations}, {"quick", bench_.quick},
-            {"drawn_in", "train.precision"},     {"labels", kLabelsOfData},
-            {"recipes", Json::object()},         {"cpu_seconds_per_step", Json::object()},
+  setup_ = {{"minutes", bench_.minutes},   {"samples", bench_.samples},     {"evaluations", bench_.evaluations},
+            {"quick", bench_.quick},       {"drawn_in", "train.precision"}, {"labels", kLabelsOfData},
+            {"recipes", Json::object()},     {"cpu_seconds_per_step", Json::object()},
             {"trained_as", Json::object()}};
   lock_ = files::lock_output_folder(bench_.out);
   const std::string file = path("quality.json");
@@ -367,12 +373,13 @@ bool QualityMeterOfRecipes::train(const config::Config& config, const std::strin
   Child child({ditrain_, "--config", file, "--out", folder, "--resume", "auto"}, {.output = folder + ".log"});
   while (child.running()) {
     usleep(kLook_us);
-    if ((platform::take_signal_flags() & platform::kStopRequested) != 0)
-      throw RunError({.where = "ditbench",
-                      .what = "stopped by a signal",
-                      .hint = "the same command again: it goes on from " + bench_.out});
+    if (!stop_requested()) continue;
+    child.stop(kStop_s);
+    stop();
   }
+  expect_no_stop();
   if (child.exit_code() == kExitDone) return true;
+  if (child.exit_code() == kExitStoppedEarly) stop();  // the signal went to the run itself
   if (const auto lines = lines_of(folder + "/metrics.jsonl"); !lines.empty() && lines.back().contains("non_finite"))
     return false;
   child.fail("the run in " + folder);
@@ -474,6 +481,7 @@ void QualityMeterOfRecipes::open_images() {
   const int64_t most = bench_.quick ? 16 * bench_.samples : kMostTraining;
   LabelledImages training = load_images(*inputs.data, std::min(kMostTraining, most), kImageSeed);
   LabelledImages others = load_images(*held_out, std::min(kMostHeldOut, most), kImageSeed);
+  expect_no_stop();
   harness_.note(fmt::format("{}; compared with {} images of training and {} held-out ones", held_out->describe(),
                             training.size(), others.size()));
   meter_.emplace(harness_.ctx(), QualityMeter::Setup{.training = std::move(training),
@@ -483,9 +491,11 @@ void QualityMeterOfRecipes::open_images() {
 }
 
 void QualityMeterOfRecipes::make_real() {
-  for (int64_t s = 0; s < bench_.seeds; ++s)
+  for (int64_t s = 0; s < bench_.seeds; ++s) {
+    expect_no_stop();
     real_.push_back(
         meter_->of_real(bench_.samples, recipes_[0].config.model.patch_size, uint64_t(bench_.first_seed + s)));
+  }
 }
 
 // Trains to a mark. Returns the folder whose checkpoint is that of the mark; empty if the run diverged.
@@ -565,6 +575,7 @@ void QualityMeterOfRecipes::finish(size_t recipe, int64_t seed, size_t mark) {
   if (missing.empty()) return;
   const std::string folder = train_to(r, seed, mark);
   for (const Point& p : missing) {
+    expect_no_stop();
     const double minutes = r.minutes_of(mark) + (p.guided ? r.guide_minutes_of(mark) : 0);
     const LabelledImages images = folder.empty() ? LabelledImages() : draw(r, folder, p);
     const bool finite = !folder.empty() && std::all_of(images.images.begin(), images.images.end(),

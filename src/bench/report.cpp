@@ -131,7 +131,8 @@ std::string describe(const Report& report) {
   std::string s = fmt::format("{} thread(s), kernels {}", report.threads, kernels::chosen_isa());
   if (report.peak_f32_gflops > 0) s += fmt::format("; FMA peak {:.1f} GFLOP/s f32", report.peak_f32_gflops);
   if (report.peak_bf16_gflops > 0) s += fmt::format(", {:.1f} bf16", report.peak_bf16_gflops);
-  s += fmt::format("; memory read {:.1f} GB/s\n", report.read_gb_s);
+  if (report.read_gb_s > 0) s += fmt::format("; memory read {:.1f} GB/s", report.read_gb_s);
+  s += "\n";
   Table table;
   for (const Row& row : report.rows) add_row(table, row);
   if (!report.rows.empty()) s += table.text();
@@ -156,7 +157,7 @@ std::string to_json(const Report& report) {
                   {"peak",
                    {{"f32_gflops", report.peak_f32_gflops},
                     {"bf16_gflops", report.peak_bf16_gflops},
-                    {"read_gb_s", report.read_gb_s}}},
+                    {"read_gb_s", report.read_gb_s > 0 ? Json(report.read_gb_s) : Json(nullptr)}}},
                   {"rows", rows},
                   {"notes", report.notes}};
   return j.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";  // notes quote paths

@@ -1,5 +1,5 @@
-// How a signal ends a bench: between two of its calls, so that temporary folders and child programs end with it, and the
-// rows of before are told.
+// How a signal ends a bench: between two of its calls, so that temporary folders and child programs end with it, and
+// the rows of before are told.
 #pragma once
 #include "ditrain/base/error.hpp"
 #include "ditrain/platform/signals.hpp"

@@ -90,7 +90,7 @@ class StrategiesMeter {
   const config::Config config_;  // of all runs, but for section parallel
   int threads_, clusters_;
   std::string ditrain_, mpirun_;
-  const RunsChildren runs_children_;
+  const AffinityScope all_cores_;  // for children, which inherit the mask of this thread
   TemporaryFolder folder_;
   int runs_ = 0;
 };
@@ -134,7 +134,7 @@ StrategiesMeter::StrategiesMeter(Harness& harness, const StrategiesBench& bench)
       clusters_(1),
       ditrain_(program_beside("ditrain", "strategies")),
       mpirun_(find_in_path("mpirun")),
-      runs_children_(harness.placement().topology.allowed_pus) {
+      all_cores_(harness.placement().topology.allowed_pus) {
   const ThreadsInClusters cut = threads_in_clusters(harness, bench, config_);
   threads_ = cut.threads, clusters_ = cut.clusters;
   if (clusters_ > threads_)

@@ -11,6 +11,7 @@
 #include "ditrain/bench/gemm.hpp"
 #include "ditrain/bench/shapes.hpp"
 #include "ditrain/ops/gemm.hpp"
+#include "stop.hpp"
 #include "turns.hpp"
 
 namespace ditrain::bench {
@@ -77,6 +78,7 @@ Speeds time_candidates(Harness& harness, const TuneBench& bench, const std::vect
         std::vector<double> seconds(candidates.size());
         for (size_t i = 0; i < candidates.size(); ++i) {
           const size_t at = round % 2 == 0 ? i : candidates.size() - 1 - i;
+          check_stop();
           seconds[at] = product.seconds(harness.ctx(), candidates[at], harness.effort().repeat_s);
         }
         for (size_t i = 0; i < candidates.size(); ++i) ratios[i].push_back(seconds[0] / seconds[i]);

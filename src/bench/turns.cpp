@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "ditrain/base/clock.hpp"
+#include "stop.hpp"
 
 namespace ditrain::bench {
 
@@ -46,8 +47,11 @@ void take_turns(std::vector<Contender>& contenders, int64_t rounds, dist::Commun
     for (Contender& c : contenders) {
       if (c.before) c.before();
       if (ranks != nullptr) ranks->barrier();
-      double seconds = seconds_of(c.call);
-      if (ranks != nullptr) ranks->allreduce_max(&seconds, 1);
+      const double own_s = seconds_of(c.call);
+      double told[] = {own_s, stop_requested() ? 1.0 : 0.0};  // all ranks stop at the same turn
+      if (ranks != nullptr) ranks->allreduce_max(told, 2);
+      if (told[1] > 0) throw Stopped();
+      const double seconds = told[0];
       if (round < 0) continue;
       c.seconds.push_back(seconds);
       if (c.after) c.after(seconds);

@@ -39,6 +39,7 @@ double seconds_of(const std::function<void()>& call);
 
 /// Calls all of them in turn, in a first round that does not count, as it pays for page faults, and then in `rounds`
 /// that do. With `ranks` (collective then) the seconds are those of the slowest, from a barrier on.
+/// Errors:   Stopped on all ranks after a signal to one of them
 void take_turns(std::vector<Contender>& contenders, int64_t rounds, dist::Communicator* ranks = nullptr);
 
 }  // namespace ditrain::bench

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "ditrain/base/clock.hpp"
+#include "ditrain/base/temporary_folder.hpp"
 
 using namespace ditrain;
 using namespace ditrain::bench;
@@ -49,6 +50,23 @@ TEST_CASE("a child that does not end by itself is ended by a signal, its exit co
   child.end();
   CHECK_FALSE(child.running());
   CHECK(child.exit_code() == 128 + SIGKILL);
+}
+
+TEST_CASE("a child that is asked to stop does what it has to do before, unless that takes too long") {
+  const auto waiting_for_signals = [](const std::string& on_signal) -> std::vector<std::string> {
+    return {"/bin/sh", "-c", "trap '" + on_signal + "' USR2; echo ready; while :; do sleep 0.01; done"};
+  };
+  const TemporaryFolder scratch;
+  Child willing(waiting_for_signals("exit 75"), {.output = scratch / "willing"});
+  REQUIRE(soon([&] { return willing.said() == "ready\n"; }));
+  willing.stop(20);
+  CHECK_FALSE(willing.running());
+  CHECK(willing.exit_code() == 75);
+  Child deaf(waiting_for_signals(":"), {.output = scratch / "deaf"});
+  REQUIRE(soon([&] { return deaf.said() == "ready\n"; }));
+  deaf.stop(0.2);
+  CHECK_FALSE(deaf.running());
+  CHECK(deaf.exit_code() == 128 + SIGKILL);
 }
 
 TEST_CASE("a program that cannot be started has the exit code of a shell's") {

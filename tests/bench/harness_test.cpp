@@ -1,11 +1,13 @@
 #include "ditrain/bench/harness.hpp"
 
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/platform/signals.hpp"
 
 using namespace ditrain;
 using namespace ditrain::bench;
@@ -43,6 +45,21 @@ TEST_CASE("a row has its times, its share and its peers") {
   REQUIRE(row.peers.size() == 1);
   CHECK(row.peers[0].first == "slow");
   CHECK(row.peers[0].second == Approx(3));  // we are three times as fast
+}
+
+TEST_CASE("a signal ends a measurement between two calls, and the next one goes on") {
+  Harness harness(1, counted());
+  platform::install_signal_flags();
+  int calls = 0;
+  Work work = taking(20, 10);
+  work.call = [&] {
+    take_ms(20);
+    if (++calls == 1) std::raise(SIGTERM);
+  };
+  CHECK_THROWS_WITH(harness.measure(work), Contains("stopped by a signal"));
+  CHECK(calls < 3);  // of the first that warms up
+  CHECK(harness.measure(work).time.repeats == 1);
+  platform::remove_signal_flags();
 }
 
 TEST_CASE("the team is cut into as many clusters as asked for") {

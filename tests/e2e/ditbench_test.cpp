@@ -149,6 +149,37 @@ TEST_CASE("ditbench: rows go to the table and to JSON") {
   CHECK(j.at("rows").at(1).at("batch") == 2);
 }
 
+TEST_CASE("ditbench: rows from before an error are not lost") {
+  const TemporaryFolder scratch;
+  const std::string json = scratch / "rows.json";
+  const Args tiny = sets({"model.hidden_size=32", "model.depth=1", "model.num_heads=2", "model.patch_size=8"});
+  const Result result = require_error(program("ditbench", Args{"step", "--model", "custom", "--batch", "2,3",
+                                                               "--threads", "1", "--quick", "--json", json} +
+                                                              tiny + sets({"train.micro_batch=2"})),
+                                      {"train.micro_batch does not divide"});
+  CHECK_THAT(result.out, Contains("step custom") && Contains("ended before its last row"));
+  REQUIRE(read_json(json).at("rows").size() == 1);
+  CHECK(read_json(json).at("rows").at(0).at("batch") == 2);
+}
+
+TEST_CASE("ditbench: a signal leaves no temporary folder, and the rows of before") {
+  const TemporaryFolder scratch;
+  const std::string json = scratch / "rows.json";
+  fs::create_directory(scratch / "tmp");
+  Process process(
+      program("ditbench",
+              Args{"data", "--model", "custom", "--threads", "1", "--repeats", "1000", "--json", json} +
+                  sets({"model.hidden_size=32", "model.depth=1", "model.num_heads=2", "model.patch_size=8"})),
+      {.environment = {"TMPDIR=" + scratch / "tmp"}});
+  REQUIRE(wait_until([&] { return !fs::is_empty(scratch / "tmp") || !process.running(); }));
+  process.send(SIGTERM);
+  const Result result = process.wait();
+  REQUIRE_EXIT(result, 1);
+  CHECK_THAT(result.err, Contains("stopped by a signal"));
+  CHECK(fs::is_empty(scratch / "tmp"));
+  CHECK(read_json(json).at("rows").at(0).at("name") == "step custom");
+}
+
 TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was ended", "[long]") {
   const TemporaryFolder scratch;
   const std::string json = scratch / "rows.json", out = scratch / "quality";
@@ -321,6 +352,36 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
   refused(base, recipes, "has gone on beyond a mark whose result is lost");
   write_file(out + "/quality.json", "{\"minutes\": ");
   refused(base, recipes, "quality.json is damaged");
+}
+
+TEST_CASE("ditbench: quality that is stopped has a checkpoint of its run, and goes on", "[long]") {
+  const TemporaryFolder scratch;
+  const std::string out = scratch / "quality", runs = out + "/quickstart";
+  const Args command = program(
+      "ditbench", Args{"quality", "--config", std::string(DITRAIN_CONFIG_DIR) + "/quickstart.yaml", "--out", out,
+                       "--minutes", "0.2", "--seeds", "1", "--samples", "32", "--evaluations", "4", "--threads", "1"} +
+                      sets({"model.hidden_size=32", "model.depth=1", "model.num_heads=2", "optimizer.warmup_steps=0",
+                            "data.num_images=200"}));
+  const auto found = [&](const auto& is_it) {
+    if (fs::exists(runs))
+      for (const auto& entry : fs::recursive_directory_iterator(runs))
+        if (is_it(entry.path())) return true;
+    return false;
+  };
+  Process process(command);
+  REQUIRE(wait_until([&] {
+    return !process.running() || found([](const fs::path& path) {
+      return path.filename() == "metrics.jsonl" && read_metrics(path.parent_path()).size() > 3;
+    });
+  }));
+  process.send(SIGTERM);
+  const Result result = process.wait();
+  REQUIRE_EXIT(result, 75);
+  CHECK_THAT(result.err, Contains("stopped by a signal; try the same command again"));
+  CHECK(found([](const fs::path& path) { return path.filename().string().starts_with("step_"); }));
+  CHECK_FALSE(fs::exists(out + "/results.jsonl"));
+  require_ok(command);
+  CHECK(fs::exists(out + "/results.jsonl"));
 }
 
 TEST_CASE("ditbench: strategies in real runs, with memory and without") {

@@ -89,6 +89,7 @@ class Harness {
   /// peers     median over repeats of their time / our time
   /// A row whose drift is above kMaxDrift, or whose share is above max_share, is measured again. After max_attempts the
   /// attempt with the least drift counts, and a peak that it exceeds is measured again.
+  /// Errors:   RunError "stopped by a signal", between two calls, if the program has installed the flags of signals
   Row measure(const Work& work);
 
   void add(Row row) {

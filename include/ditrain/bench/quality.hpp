@@ -43,6 +43,7 @@ struct QualityBench {
 ///           in how many measures the recipe is faster and slower; with one mark of the reference, the differences
 /// Files     OUT/quality.json (what is compared), OUT/results.jsonl, OUT/RECIPE/seed_N/... (runs), OUT/curves*.svg and
 ///           OUT/grid*.png (recipes side by side, first seed, the last mark of each)
+/// A signal lets the run that goes on write its checkpoint (for up to 30 s); then the bench ends with exit code 75.
 /// An interrupted bench resumes when it is started again with the same --out, also on another machine that has the
 /// folder and the data under the same paths; new seeds, recipes and later marks are added to the existing ones.
 /// Errors:   InputError for configs that cannot run, names that are there twice, a reference that is no recipe, a

@@ -42,7 +42,7 @@ struct Row {
 struct Report {
   int64_t threads = 1;
   double peak_f32_gflops = 0, peak_bf16_gflops = 0;  ///< highest of the run; bf16 0: the CPU has no such product
-  double read_gb_s = 0;                              ///< plain read loop over memory, all threads
+  double read_gb_s = 0;                              ///< plain read loop over memory, all threads; 0: not measured
   std::vector<Row> rows = {};
   std::vector<std::string> notes = {};  ///< lines below the table: means, what was left out and why
 };

@@ -42,7 +42,8 @@ double cpu_quota(const std::string& root = "");
 
 /// Bytes of this process that are in RAM now, explicit huge pages included.
 size_t resident_bytes();
-/// The most bytes of this process that were in RAM at one time since its start, or since it was restarted, explicit huge pages included.
+/// The most bytes of this process that were in RAM at one time since its start, or since the peak was restarted,
+/// explicit huge pages included.
 size_t peak_resident_bytes();
 /// Lets peak_resident_bytes begin anew at what is in RAM now. False if the kernel refuses.
 bool restart_peak_resident_bytes();
