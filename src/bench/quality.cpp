@@ -25,6 +25,7 @@
 #include "ditrain/files/files.hpp"
 #include "ditrain/images/image.hpp"
 #include "ditrain/plan/inputs.hpp"
+#include "ditrain/plan/memory_check.hpp"
 #include "quality_table.hpp"
 #include "stop.hpp"
 #include "turns.hpp"
@@ -37,6 +38,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kHoldOut = 0.2;
 constexpr int64_t kMostTraining = 20000, kMostHeldOut = 10000;  // images in memory
+constexpr size_t kMostTrainingBytes = size_t{2} << 30;          // of them, where they are large
+constexpr size_t kMostHeldOutBytes = size_t{1} << 30;
 constexpr int64_t kCalibrationSteps = 30;
 constexpr int kCalibrationRounds = 6;
 constexpr useconds_t kLook_us = 50000;
@@ -44,6 +47,7 @@ constexpr double kStop_s = 30;  // for a run to end its step and to write a chec
 constexpr uint64_t kImageSeed = 17;
 constexpr int64_t kGridRows = 8;
 constexpr std::string_view kLabelsOfData = "of the data", kBalanced = "balanced";      // quality.json's "labels"
+constexpr std::string_view kByBytes = "by number and bytes", kByNumber = "by number";  // quality.json's "images"
 constexpr std::string_view kCalibration = "calibration";
 constexpr std::string_view kFirstMark = "mark_1";  // as sample.guide: the same run's checkpoint of the first mark
 
@@ -296,7 +300,7 @@ void QualityMeterOfRecipes::load_recipes() {
 void QualityMeterOfRecipes::check_out() {
   setup_ = {{"minutes", bench_.minutes},   {"samples", bench_.samples},     {"evaluations", bench_.evaluations},
             {"quick", bench_.quick},       {"drawn_in", "train.precision"}, {"labels", kLabelsOfData},
-            {"recipes", Json::object()},     {"cpu_seconds_per_step", Json::object()},
+            {"images", kByBytes},          {"recipes", Json::object()},     {"cpu_seconds_per_step", Json::object()},
             {"trained_as", Json::object()}};
   lock_ = files::lock_output_folder(bench_.out);
   const std::string file = path("quality.json");
@@ -337,6 +341,7 @@ void QualityMeterOfRecipes::go_on(const std::string& file) {
              fmt::format("{} {}", key, value_there(key).dump()), "--out with a new folder, or the flags of before");
   // Results of one folder are compared: all have the labels of the first, which earlier versions do not state.
   if (has_results) setup_["labels"] = value_there("labels").is_string() ? there["labels"] : Json(kBalanced);
+  if (has_results) setup_["images"] = value_there("images").is_string() ? there["images"] : Json(kByNumber);
   if (has_runs && value_there("data").is_object()) setup_["data"] = there["data"];
   const bool same_time = value_there("quick") == setup_["quick"];  // --quick measures the time of a step in a hurry
   for (const std::string key : {"recipes", "cpu_seconds_per_step", "trained_as"})
@@ -479,8 +484,20 @@ void QualityMeterOfRecipes::open_images() {
                                               uint64_t(c.train.seed), dataset::Part::kHeldOut);
   expect_data(*inputs.data, *held_out);
   const int64_t most = bench_.quick ? 16 * bench_.samples : kMostTraining;
-  LabelledImages training = load_images(*inputs.data, std::min(kMostTraining, most), kImageSeed);
-  LabelledImages others = load_images(*held_out, std::min(kMostHeldOut, most), kImageSeed);
+  const bool by_bytes = setup_.at("images") == kByBytes;
+  const auto number = [&](const dataset::Dataset& data, int64_t at_most, size_t bytes) {
+    return num_images(data.size(), std::min(at_most, most), by_bytes ? bytes : SIZE_MAX, data.shape());
+  };
+  const int64_t of_training = number(*inputs.data, kMostTraining, kMostTrainingBytes),
+                of_held_out = number(*held_out, kMostHeldOut, kMostHeldOutBytes);
+  plan::check_memory(
+      QualityMeter::bytes(held_out->shape(), of_training, of_held_out, bench_.samples, num_classes_), 1,
+      fmt::format("{} training and {} held-out images, {} samples and two classifiers of {} classes", of_training,
+                  of_held_out, bench_.samples, num_classes_),
+      fmt::format("fewer --samples, smaller images (model.input_size), or without classes and their classifiers (--set "
+                  "model.num_classes=0)"));
+  LabelledImages training = load_images(*inputs.data, of_training, kImageSeed);
+  LabelledImages others = load_images(*held_out, of_held_out, kImageSeed);
   expect_no_stop();
   harness_.note(fmt::format("{}; compared with {} images of training and {} held-out ones", held_out->describe(),
                             training.size(), others.size()));

@@ -38,6 +38,11 @@ float squared_distance(const float* a, const float* b, int64_t n) {
 
 }  // namespace
 
+int64_t num_images(int64_t there, int64_t most, size_t most_bytes, const dataset::SampleShape& shape) {
+  const auto fit = int64_t(most_bytes / (size_t(shape.elements()) * sizeof(float)));
+  return std::min({there, most, std::max(fit, kFewestImages)});
+}
+
 LabelledImages load_images(const dataset::Dataset& data, int64_t most, uint64_t seed) {
   const dataset::EpochSampler order(data.size(), seed);
   LabelledImages all{data.shape()};
@@ -104,6 +109,17 @@ QualityMeter::QualityMeter(ops::Context& ctx, Setup setup) : ctx_(ctx), setup_(s
   of_samples_ = std::make_unique<SmallClassifier>(ctx, held_out.shape, setup_.num_classes);
   of_training_->train(setup_.training, setup_.classifier_steps, kClassifierSeed);
   real_accuracy_ = of_training_->accuracy(held_out);
+}
+
+// A half of the held-out images is copied for a while. Samples count twice: for themselves, and for what drawing or
+// copying them takes beside.
+size_t QualityMeter::bytes(const dataset::SampleShape& shape, int64_t training, int64_t held_out, int64_t samples,
+                           int64_t num_classes) {
+  const auto image = size_t(shape.elements()) * sizeof(float),
+             means = size_t(shape.channels * kNearestParts * kNearestParts) * sizeof(float);
+  return size_t(training + held_out + held_out / 2 + 2 * samples) * image +
+         size_t(training + 2 * held_out + samples) * means +
+         (num_classes < 2 ? 0 : 2 * SmallClassifier::bytes(shape, num_classes));
 }
 
 // Sides that have fewer pixels are taken as they are.

@@ -44,6 +44,11 @@ inline constexpr std::array<Measure, 7> kMeasures = {{
 }};
 using MeasureValues = std::array<double, kMeasures.size()>;
 
+/// How many images to compare with, of `there` and at most `most`: as many as fit into `most_bytes` in f32, but
+/// kFewestImages at least.
+inline constexpr int64_t kFewestImages = 1000;
+int64_t num_images(int64_t there, int64_t most, size_t most_bytes, const dataset::SampleShape& shape);
+
 /// `most` images of a data set in a random order that the seed gives, or all.
 LabelledImages load_images(const dataset::Dataset& data, int64_t most, uint64_t seed);
 
@@ -65,6 +70,10 @@ class QualityMeter {
     int64_t num_classes = 0;  ///< below 2: no classifiers
     int64_t classifier_steps = 300;
   };
+  /// What the meter takes for so many training and held-out images and the measures of so many samples, with the images
+  /// and the samples.
+  static size_t bytes(const dataset::SampleShape& shape, int64_t training, int64_t held_out, int64_t samples,
+                      int64_t num_classes);
   /// Trains the classifier of the training images.
   /// Errors:   InputError for fewer than 4 held-out images
   QualityMeter(ops::Context& ctx, Setup setup);

@@ -52,6 +52,14 @@ SmallClassifier::SmallClassifier(ops::Context& ctx, const dataset::SampleShape& 
   std::fill(pass_.t().begin(), pass_.t().end(), 0.0);
 }
 
+size_t SmallClassifier::bytes(const dataset::SampleShape& shape, int64_t num_classes) {
+  nn::Model model(sizes(shape, num_classes));
+  nn::ModelPass pass(model, kBatch, autograd::Mode::kTraining);
+  return model.parameters().bytes(autograd::ParameterStore::For::kTraining, DType::kF32,
+                                  optim::state_arrays(kOptimizer)) +
+         pass.tape().kept_bytes() + pass.tape().temporary_bytes();
+}
+
 // Sample number `sample` of the data as row `row` of the input; pixels beyond the border are those of the border.
 void SmallClassifier::fill(const LabelledImages& data, int64_t sample, int64_t row, uint64_t draw, bool augment,
                            float* to) const {

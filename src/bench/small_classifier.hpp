@@ -21,8 +21,12 @@ struct LabelledImages {
 
 class SmallClassifier {
  public:
+  /// Memory:   bytes()
   /// Errors:   LogicFault for fewer than 2 classes
   SmallClassifier(ops::Context& ctx, const dataset::SampleShape& shape, int64_t num_classes);
+
+  /// What a classifier of such images takes.
+  static size_t bytes(const dataset::SampleShape& shape, int64_t num_classes);
 
   /// Trains from new random weights: AdamW with a warm-up and a cosine, cross-entropy, batches of 64 drawn by the seed,
   /// each image shifted by up to an eighth of its sides and mirrored at random.

@@ -217,6 +217,26 @@ TEST_CASE("quality: the distance is the Frechet one where images are many, else 
   CHECK_THROWS_WITH(described(3), Contains("data.hold_out=0.5"));
 }
 
+TEST_CASE("quality: large images are fewer, and what all of it takes is known before") {
+  constexpr size_t kGiB = size_t{1} << 30;
+  for (const dataset::SampleShape& shape : {dataset::SampleShape{3, 32, 32}, {3, 64, 64}, {13, 32, 32}})
+    CHECK(num_images(1 << 20, 20000, 2 * kGiB, shape) == 20000);
+  CHECK(num_images(5000, 20000, 2 * kGiB, {3, 32, 32}) == 5000);
+  CHECK(num_images(1 << 20, 20000, 2 * kGiB, {3, 256, 256}) == 2730);
+  CHECK(num_images(1 << 20, 20000, 2 * kGiB, {13, 1024, 1024}) == kFewestImages);
+  CHECK(num_images(10, 20000, 2 * kGiB, {13, 1024, 1024}) == 10);
+
+  const dataset::SampleShape large{3, 256, 256};
+  const auto image = size_t(large.elements()) * sizeof(float);
+  const size_t without = QualityMeter::bytes(large, 100, 10, 20, 0);
+  CHECK(without >= (100 + 10 + 20) * image);
+  CHECK(without < 2 * (100 + 10 + 20) * image);
+  const size_t classifier = SmallClassifier::bytes(large, 1000);
+  CHECK(QualityMeter::bytes(large, 100, 10, 20, 1000) == without + 2 * classifier);
+  CHECK(classifier > size_t{2} * 64 * 1000 * 256 * 256 * sizeof(float));  // input and output at least
+  CHECK(SmallClassifier::bytes(kShape, 2) < size_t{64} << 20);
+}
+
 TEST_CASE("quality: samples have the classes of the data in their proportions, and a picture has them in columns") {
   Team t;
   LabelledImages training = halves(90, 1);

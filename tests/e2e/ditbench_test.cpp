@@ -354,6 +354,14 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
   refused(base, recipes, "quality.json is damaged");
 }
 
+TEST_CASE("ditbench: quality that does not fit into memory is refused") {
+  const TemporaryFolder scratch;
+  require_error(program("ditbench", Args{"quality", "--config", std::string(DITRAIN_CONFIG_DIR) + "/quickstart.yaml",
+                                         "--out", scratch / "quality", "--seeds", "1", "--samples", "1048576"} +
+                                        sets({"model.input_size=1024", "data.num_images=200"})),
+                {"[memory]", "160 training and 40 held-out images, 1048576 samples", "fewer --samples"});
+}
+
 TEST_CASE("ditbench: quality that is stopped has a checkpoint of its run, and goes on", "[long]") {
   const TemporaryFolder scratch;
   const std::string out = scratch / "quality", runs = out + "/quickstart";
