@@ -54,7 +54,8 @@ config::CommandLine make_command_line(const std::vector<config::Command>& benche
        {"threads", "T", "worker threads (default: all cores this process may use)"},
        {"clusters", "C",
         "thread clusters (default: one per NUMA domain, or one per L3 cache of a single domain; clusters: one "
-        "per thread if that gives one; strategies: as many as divide threads, heads, MLP columns and batch)"},
+        "per thread if that gives one; strategies: as many as divide threads, heads, MLP columns and batch, if those "
+        "do not)"},
        {"precision", "P,...", "f32 or bf16; gemm, ops, conv, vae, inception: also f32,bf16, in one report", "f32"},
        {"recompute", "MODE", "none, selective, block or auto, as train.recompute", "selective"},
        {"peers", "",
@@ -547,9 +548,9 @@ void run_and_tell(const config::CommandLine& line, const Bench& wanted, bench::H
   const bool leader = comm.rank() == 0;
   try {
     wanted.run(line, harness, comm);
-  } catch (...) {
+  } catch (const std::exception& error) {
     if (leader && !harness.rows().empty()) {
-      harness.note("ended before its last row: see the error");
+      harness.note(std::string("not complete: ") + error.what());
       try {
         tell(line, harness.report_so_far());
         std::fflush(stdout);

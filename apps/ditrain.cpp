@@ -134,11 +134,11 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   if (line.has("print-config")) {
     if (comm.rank() == 0) std::fputs(config::to_yaml(config).c_str(), stdout);
     config::check_stdout();
-    try {
-      config::validate_without_data(config);
-    } catch (const InputError& error) {  // what is asked for is to see the config
-      log::warn("a run would refuse this config: {}", error.what());
-    }
+    if (comm.rank() == 0) try {
+        config::validate_without_data(config);
+      } catch (const InputError& error) {  // what is asked for is to see the config
+        log::warn("a run would refuse this config: {}", error.what());
+      }
     return kExitDone;
   }
   const std::string out = run_folder(line);

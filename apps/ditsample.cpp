@@ -174,10 +174,9 @@ Job read_job(const config::CommandLine& line) {
 void choose_sampling(Job& job, const config::CommandLine& line, const config::Config& config) {
   const nn::ModelConfig& m = config.model;
   diffusion::SamplerConfig& s = job.sampler;
-  config::Config wanted = config;
-  if (line.has("steps")) wanted.sample.steps = line.get("steps");
-  s = config::sampler_of(wanted);
+  s = config::sampler_of(config);
   if (line.has("sampler")) s.sampler = read_sampler(line);
+  if (line.has("steps")) s.spacing = line.get("steps");
   s.eta = line.get_double("eta", 0, 1);
   if (line.has("cfg-scale")) s.cfg_scale = line.get_double("cfg-scale", 0, 1e6);
   if (line.has("cfg-channels"))
@@ -258,11 +257,10 @@ void number_labels(Job& job, const config::Config& config) {
     return std::find(wholes.begin(), wholes.end(), word) != wholes.end();
   };
   const auto is_number = [](const std::string& word) { return word.find_first_not_of("0123456789") == word.npos; };
-  const bool numbers = std::all_of(words.begin(), words.end(), is_number);
-  if (numbers) job.label_spec = fmt::format("{}", fmt::join(words, ","));  // without blanks
-  if (numbers || is_whole(job.label_spec)) return;
-  for (const std::string& word : words)
-    if (is_whole(word)) refuse("--labels: a word for all samples stands alone", job.label_spec, word);
+  if (std::all_of(words.begin(), words.end(), is_number) || (words.size() == 1 && is_whole(words[0]))) {
+    job.label_spec = fmt::format("{}", fmt::join(words, ","));  // without blanks
+    return;
+  }
   std::vector<std::string> names;
   std::string why = config.data.path.empty() ? "the file does not say where its data lies"
                                              : "data.path: " + config.data.path + " names none";
@@ -279,6 +277,8 @@ void number_labels(Job& job, const config::Config& config) {
   for (std::string& word : words) {
     if (is_number(word)) continue;
     const auto found = std::find(names.begin(), names.end(), word);
+    if (found == names.end() && is_whole(word))
+      refuse("--labels: a word for all samples stands alone", job.label_spec, word);
     if (found == names.end())
       refuse(names.empty() ? "unknown labels; names of classes are not known here, as " + why : "unknown labels", word,
              names.empty() ? fmt::format("numbers below {}, in the order of the names of the folders, or uniform, "

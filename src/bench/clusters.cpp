@@ -8,6 +8,7 @@
 #include "ditrain/bench/step.hpp"
 #include "ditrain/plan/memory_check.hpp"
 #include "ditrain/train/train_step.hpp"
+#include "own_keys.hpp"
 #include "turns.hpp"
 
 namespace ditrain::bench {
@@ -52,6 +53,7 @@ class Meter {
 
  private:
   plan::RunPlan plan_of(const std::string& cut, Harness& workers) const {
+    expect_not_set(bench_.sets, {{"parallel.cut", "no cut of your own: all are compared"}});
     StepBench step{.model = bench_.model, .precision = bench_.precision, .sets = bench_.sets};
     step.sets.push_back("parallel.cut=" + cut);
     return plan_on_team(step_config(step, bench_.batch), workers);

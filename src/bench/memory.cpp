@@ -14,6 +14,7 @@
 #include "ditrain/plan/automem_plan.hpp"
 #include "ditrain/platform/pages.hpp"
 #include "ditrain/train/train_step.hpp"
+#include "own_keys.hpp"
 #include "stop.hpp"
 #include "turns.hpp"
 
@@ -132,6 +133,7 @@ void check_all_fit(const std::vector<std::pair<std::string, plan::RunPlan>>& pla
 }  // namespace
 
 void bench_memory(Harness& harness, const MemoryBench& bench) {
+  expect_not_set(bench.sets, {{"memory.automem", "none: all are compared"}, {"memory.fast_gib", "--shares"}});
   const TemporaryFolder folder;
   const config::Config config =
       step_config({.model = bench.model, .precision = bench.precision, .sets = bench.sets}, bench.batch);

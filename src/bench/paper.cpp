@@ -462,8 +462,10 @@ void bench_paper(Harness& harness, const PaperBench& bench) {
       fmt::format("# The paper's experiments on this machine\n\n{}, {} thread(s), DiT-{}/2, {} images per step, f32\n",
                   platform::cpu_model_name(), harness.num_threads(), shape_of(bench).name, bench.batch);
   const std::vector<const Experiment*> wanted = wanted_experiments(bench.only);
-  if (std::any_of(wanted.begin(), wanted.end(), [](const Experiment* e) { return e->simulates; }))
-    plan::load_cluster(bench.platform);  // a bad file is refused before anything is measured
+  step_config({.model = bench.model, .sets = bench.sets}, bench.batch);  // bad keys and files: before all measurements
+  if (bench.platform != PaperBench{}.platform &&
+      std::any_of(wanted.begin(), wanted.end(), [](const Experiment* e) { return e->simulates; }))
+    plan::load_cluster(bench.platform);
   int64_t measured = 0;
   std::exception_ptr last_problem;
   for (const Experiment* wanted_one : wanted) {

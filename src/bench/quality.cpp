@@ -494,8 +494,8 @@ void QualityMeterOfRecipes::open_images() {
       QualityMeter::bytes(held_out->shape(), of_training, of_held_out, bench_.samples, num_classes_), 1,
       fmt::format("{} training and {} held-out images, {} samples and two classifiers of {} classes", of_training,
                   of_held_out, bench_.samples, num_classes_),
-      fmt::format("fewer --samples, smaller images (model.input_size), or without classes and their classifiers (--set "
-                  "model.num_classes=0)"));
+      "fewer --samples, smaller images (model.input_size), or without classes and their classifiers (--set "
+      "model.num_classes=0)");
   LabelledImages training = load_images(*inputs.data, of_training, kImageSeed);
   LabelledImages others = load_images(*held_out, of_held_out, kImageSeed);
   expect_no_stop();

@@ -119,8 +119,8 @@ ThreadsInClusters threads_in_clusters(Harness& harness, const StrategiesBench& b
   if (bench.clusters > 0) return {all, int(bench.clusters)};
   const ThreadsInClusters cut = clusters_that_divide(all, harness.placement().clusters, config);
   harness.note(
-      fmt::format("{} cluster(s) on {} of {} thread(s): as many as divide threads, {} heads, {} MLP columns and "
-                  "a batch of {} (--clusters){}",
+      fmt::format("{} cluster(s) on {} of {} thread(s), which divide threads, {} heads, {} MLP columns and a "
+                  "batch of {} (--clusters){}",
                   cut.clusters, cut.threads, all, config.model.num_heads, config.model.mlp_size(), bench.batch,
                   cut.clusters > 1 ? "" : "; with one all strategies are the same"));
   return cut;

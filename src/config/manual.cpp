@@ -47,7 +47,8 @@ std::string commands_for_man(const Usage& usage) {
   for (const Command& c : usage.commands)
     if (!c.flags.empty())
       text += fmt::format(".SS {} {} [flags]{}\n{}\n{}", usage.program, c.name,
-                          c.positional.empty() ? "" : " " + roff(c.positional), roff(c.summary), entries(c.flags));
+                          c.positional.empty() ? "" : " " + roff(c.positional), roff(c.summary),
+                          entries(c.flags) + (c.details.empty() ? "" : ".PP\n.nf\n" + roff(c.details) + "\n.fi\n"));
   return text.empty() ? "" : ".SH COMMANDS\n" + text;
 }
 

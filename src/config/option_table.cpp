@@ -522,8 +522,8 @@ Rows output_rows() {
       integer(DITRAIN_KEY(eval.num_images), {1, kMaxBatch},
               "number of fixed images of the validation loss, held-out ones if data.hold_out is set"),
       integer(DITRAIN_KEY(eval.fid_every_steps), {0, kMaxSteps},
-              "steps between Frechet distances of samples of the EMA weights; 0: none. The best checkpoint by it is "
-              "linked as checkpoints/best"),
+              "steps between Frechet distances of samples of the EMA weights; 0: none. A checkpoint is written before "
+              "each, and the best one by it is linked as checkpoints/best"),
       integer(DITRAIN_KEY(eval.fid_samples), {2, 1000000}, "samples per distance; other settings as in `sample`"),
       text(DITRAIN_KEY(eval.reference),
            "images or statistics to compare with, as ditfid --real; empty: the training data", "a path"),
@@ -539,13 +539,13 @@ bool free_on_resume(const Option& o) {
   static const std::set<std::string> kSections = {"log", "checkpoint", "sample", "eval", "memory", "parallel", "dist"};
   // train.recompute and kernels.tuned change memory and time, but no bit of the results; nor does kernels.fuse in f32
   // (in bf16 it changes where values are rounded, and the run says so). Other products have another order of sums.
-  // Training does not use the quantities of bands, which older runs do not know.
+  // Training does not use the quantities of bands, which older runs do not know. A run that met an unreadable file may
+  // go on without it: what can be read is trained as before.
   // train.micro_batch changes the order of sums, as another number of ranks does; dist.reproducible fixes both
   // (differences_on_resume).
   static const std::set<std::string> kKeys = {
       "train.steps",       "train.recompute",    "train.micro_batch", "data.loader_threads", "data.queue_batches",
       "data.number_scale", "data.number_offset", "data.on_bad_file",  "kernels.fuse",        "kernels.tuned"};
-  // A run that met an unreadable file may go on without it: what can be read is trained as before.
   // Outer steps are another way to train, with state of their own.
   return (kSections.contains(o.section) && o.name() != "dist.outer") || kKeys.contains(o.name());
 }

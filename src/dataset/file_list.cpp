@@ -115,8 +115,7 @@ std::string way_to_data(const std::string& path, const std::string& wanted_kind)
     case FileKind::kRaster:
       return fmt::format(
                  "ditdata inspect {}, which prints the line of ditdata make for these files, then data.kind: tiles "
-                 "with "
-                 "data.path: TILES",
+                 "with data.path: TILES",
                  quoted_word(path)) +
              (latents ? ", of which ditdata encode --from TILES makes latents" : "");
     case FileKind::kShard:

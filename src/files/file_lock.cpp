@@ -25,6 +25,7 @@ namespace {
 
 constexpr double kPatience_s = 3;  // for the ranks of a job that was killed, which end a moment after their launcher
 constexpr std::chrono::milliseconds kPause(50);
+constexpr int kMostRemoved = 100;
 constexpr off_t kJoined = 1;  // the byte from which on those who join have a lock
 
 struct flock lock_of(short type, off_t begin) {
@@ -60,7 +61,8 @@ FileLock::~FileLock() {
 // The first byte stays with the process that locked; the others are for those who join. Whoever locks needs all.
 FileLock::Attempt FileLock::try_lock() {
   Attempt attempt = set(F_WRLCK, 0);
-  while (attempt == Attempt::kLocked && is_removed()) {  // by the one before, at its end
+  // Removed by the one before, at its end. Some file systems have no lasting numbers of files: what is locked stays so.
+  for (int i = 0; i < kMostRemoved && attempt == Attempt::kLocked && is_removed(); ++i) {
     const int next = open();
     ::close(fd_);
     fd_ = next;

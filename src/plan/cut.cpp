@@ -93,8 +93,11 @@ CutPlan plan_cut(const config::Config& config, int64_t micro_batch, const std::v
          .what = "parallel.cut: samples needs the same number of samples for every cluster",
          .got = fmt::format("a micro-batch of {} for {} clusters", micro_batch, clusters),
          .expected = "a multiple",
-         .hint = fmt::format("parallel.cut: auto, or a train.global_batch of which each rank gets a multiple of {}",
-                             clusters)});
+         .hint =
+             config.train.micro_batch > 0
+                 ? fmt::format("parallel.cut: auto, or a train.micro_batch that is a multiple of {}", clusters)
+                 : fmt::format("parallel.cut: auto, or a train.global_batch of which each rank gets a multiple of {}",
+                               clusters)});
   if (clusters == 1) return {ClusterSplit::kSamples, "one cluster: nothing is cut over clusters"};
   const auto line = [&](ClusterSplit cut, const std::string& reason) {
     return CutPlan{cut, fmt::format("{} over {} clusters ({})", name_of(cut), clusters, reason)};

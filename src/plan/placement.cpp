@@ -86,7 +86,7 @@ void add_omp_note(Placement& p, const platform::Sharing& sharing, int threads) {
 
 Placement place(const config::Config& config, Topology topology, const Neighbours& n) {
   const config::ParallelConfig& c = config.parallel;
-  const char* unequal = n.equal_masks ? "" : "affinity masks overlap in part";
+  const char* unequal = n.equal_masks ? "" : "affinity masks that overlap in part";
   const char* alone = n.in_world == 1 ? "one rank" : unequal;
   const char* no_copies = !config.memory.moves()                         ? "memory.automem: off"
                           : config.memory.copy == config::Copy::kWorkers ? "memory.copy: workers"
@@ -116,11 +116,12 @@ Placement place(const config::Config& config, Topology topology, const Neighbour
       set_aside_line("communication", "parallel.comm_cores: 0", c.comm_cores, p.comm_pus.size(), alone) +
       set_aside_line("copies", "memory.copy_cores: 0", config.memory.copy_cores, p.copy_pus.size(), no_copies);
   p.notes = p.plan.notes;
-  if (*no_copies && config.memory.copy_cores > 0)
-    p.notes.push_back(
-        fmt::format("memory.copy_cores: {} has no effect: with {} no core only copies, and the workers keep the "
-                    "core(s)",
-                    config.memory.copy_cores, no_copies));
+  const auto note_unused = [&](const char* key, int64_t cores, const char* why) {
+    if (*why && cores > 0)
+      p.notes.push_back(fmt::format("{}: {} has no effect: with {} no core is set aside", key, cores, why));
+  };
+  note_unused("memory.copy_cores", config.memory.copy_cores, no_copies);
+  note_unused("parallel.comm_cores", c.comm_cores, unequal);
   add_omp_note(p, sharing, automatic.threads);
   if (single) check_single_cluster(p, c.strategy, request, n.in_world);
   return p;
@@ -203,8 +204,9 @@ std::string second_run_line(const Placement& p, const dist::Communicator& comm) 
   mine.insert(mine.end(), p.copy_pus.begin(), p.copy_pus.end());
   for (const platform::Pu& pu : p.topology.allowed)
     if (unused.contains(pu.core)) others.push_back(pu.os);
-  return fmt::format("pinned to PU(s) {} of {}; a second run here would take the same: for others, taskset -c {} ...",
-                     platform::format_pus(mine), p.topology.pus, platform::format_pus(others));
+  return fmt::format(
+      "workers are pinned to PU(s) {} of {}; a second run here would take the same: for others, taskset -c {} ...",
+      platform::format_pus(mine), p.topology.pus, platform::format_pus(others));
 }
 
 /// A batch script that forgot the launcher: the allocation has room for several ranks, and this is the only one.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <ctime>
+#include <numeric>
 #include <optional>
 #include <tuple>
 
@@ -256,13 +257,15 @@ std::string what_shortens(const RunPlan& plan, const MachineRates& rates, const 
   const bool is_allowed = loads.config.data.loader_threads <= kMostLoaderThreads;
   if (const double s = predict_step(loads, rates, loading).total_s(); is_allowed && s < 0.95 * step_s)
     add(fmt::format("--set data.loader_threads={}: {:.3g} s per step", loads.config.data.loader_threads, s));
-  if (beside_s > 0.2 * steps_s) {
-    const config::Config& c = plan.config;
-    add(fmt::format(
-        "{}{}{}",
-        c.sample.every_steps > 0 ? "fewer or smaller sample grids: sample.every_steps, sample.num_images" : "",
-        c.sample.every_steps > 0 && c.eval.fid_every_steps > 0 ? "; " : "",
-        c.eval.fid_every_steps > 0 ? "fewer or smaller distances: eval.fid_every_steps, eval.fid_samples" : ""));
+  if (const config::Config& c = plan.config; beside_s > 0.2 * steps_s) {
+    std::string fewer;
+    const auto name = [&](int64_t every, const char* what) {
+      if (every > 0) fewer += (fewer.empty() ? "fewer or smaller " : "; ") + std::string(what);
+    };
+    name(c.sample.every_steps, "sample grids: sample.every_steps, sample.num_images");
+    name(c.eval.every_steps, "validations: eval.every_steps, eval.num_images");
+    name(c.eval.fid_every_steps, "distances: eval.fid_every_steps, eval.fid_samples");
+    add(fewer);
   }
   if (plan.samples > 1 && step_s >= kWorthDividing_s)
     add(fmt::format("more nodes: the {} samples of a rank and step can be divided over up to {} times as many ranks",
@@ -432,8 +435,12 @@ std::string describe_time(const RunPlan& plan, const MachineRates& rates, const 
 
 namespace {
 
-// Features of the samples and their distance, in forward passes of the model.
-double passes_of_distance(const config::Config& c) {
+// Multiply-adds for features and distance: what ranks share, what the workers of rank 0 share, what one of them does.
+struct DistanceWork {
+  double of_ranks = 0, of_rank = 0, of_worker = 0;
+};
+
+DistanceWork work_of_distance(const config::Config& c) {
   const bool inception = c.eval.features == config::FidFeatures::kInception;
   dataset::SampleShape shape = model_shape(c.model);
   if (!c.sample.vae.empty()) shape = {3, 8 * shape.height, 8 * shape.width};  // as most autoencoders decode
@@ -442,23 +449,28 @@ double passes_of_distance(const config::Config& c) {
   // eval/frechet.hpp. Products in f64 have half the rate; decompositions take some 20 multiply-adds of products for
   // each of theirs (ditfid with statistics of 3,072 pixels: 18 s on a core of Zen 3).
   constexpr double kInceptionMacs = 5.7e9, kDecomposition = 20;
-  const double products = 2 * (n * d * d + (n <= d ? n * n * d : 2 * d * d * d));
-  return ((inception ? n * kInceptionMacs : 0) + products + kDecomposition * least * least * least) /
-         nn::forward_macs(c.model);
+  return {.of_ranks = inception ? n * kInceptionMacs : 0,
+          .of_rank = 2 * (n * d * d + (n <= d ? n * n * d : 2 * d * d * d)),
+          .of_worker = kDecomposition * least * least * least};
 }
 
 }  // namespace
 
-EvaluationPasses evaluation_passes(const config::Config& c) {
+EvaluationPasses evaluation_passes(const RunPlan& plan) {
+  const config::Config& c = plan.config;
   double of_sample = 0;
   if (config::draws_samples(c)) {
     const diffusion::SamplerConfig sampler = config::sampler_of(c);
     const auto process = diffusion::make_process(c.diffusion, c.model.learn_sigma);
     of_sample = double(diffusion::model_times(*process, sampler).size()) * (sampler.cfg_scale != 1 ? 2 : 1);
   }
+  const DistanceWork work = work_of_distance(c);
+  const int workers = std::accumulate(plan.place.cluster_sizes.begin(), plan.place.cluster_sizes.end(), 0);
+  const double of_rank = work.of_rank + work.of_worker * double(workers);
+  const double distance = (work.of_ranks + of_rank * double(plan.replicas)) / nn::forward_macs(c.model);
   return {.samples = of_sample * double(c.sample.num_images),
           .validation = double(c.eval.num_images) * (c.model.num_classes > 1 ? 2 : 1),
-          .distance = of_sample * double(c.eval.fid_samples) + passes_of_distance(c)};
+          .distance = of_sample * double(c.eval.fid_samples) + distance};
 }
 
 double forward_s(const RunPlan& plan, double step_s) {
@@ -470,7 +482,7 @@ double forward_s(const RunPlan& plan, double step_s) {
 
 double predict_evaluation(const RunPlan& plan, const StepTime& step) {
   const config::Config& c = plan.config;
-  const EvaluationPasses passes = evaluation_passes(c);
+  const EvaluationPasses passes = evaluation_passes(plan);
   const auto times = [&](int64_t every) {  // at multiples, and at the end
     return every == 0 ? 0.0 : std::ceil(double(c.train.steps) / double(every));
   };

@@ -342,7 +342,11 @@ std::string way_to_tiles(const std::string& from, const json& files) {
   std::vector<std::string> paths;
   for (const json& f : files)
     if (f.contains("format")) paths.push_back(f.at("file").get<std::string>());
-  const std::vector<std::string> bands = bands_of_file_names(paths);
+  std::vector<std::string> bands;
+  try {
+    bands = bands_of_file_names(paths);
+  } catch (const Error&) {  // one that is gone by now: the table is there
+  }
   const NumberFlags numbers = number_flags(paths);
   return fmt::format("ditrain trains on tiles of them: ditdata make --from {}{}{} --tile {} --out TILES\n{}",
                      quoted_word(from), bands.empty() ? "" : fmt::format(" --bands {}", fmt::join(bands, ",")),

@@ -105,7 +105,8 @@ StepFacts TrainLoop::own_facts(int64_t number, double evaluation_s) {
   const int64_t steps = config_.dist.outer ? config_.dist.outer->every : 1;
   const bool checkpoint = (flags & platform::kCheckpointRequested) != 0 || checkpointing_.is_time();
   // With the one that comes next or is being written.
-  const bool another = checkpoint || checkpoint_wanted_ || checkpointing_.is_due(number) || state_.saver->is_writing();
+  const bool another = checkpoint || checkpoint_wanted_ || checkpointing_.is_due(number) ||
+                       is_due(config_.eval.fid_every_steps, number) || state_.saver->is_writing();
   const int checkpoints = another ? 2 : 1;
   const double end_s =
       now_s() + evaluation_s + double(steps) * report_.recent_step_s() + double(checkpoints) * checkpointing_.last_s();
@@ -133,7 +134,7 @@ bool TrainLoop::is_due(int64_t every, int64_t number) const {
 // How long what is due after this step took the last time, or is predicted to take.
 double TrainLoop::expected_evaluation_s(int64_t number) const {
   if (run_.options.max_hours == 0 || !evaluates_after(number)) return 0;
-  const plan::EvaluationPasses passes = plan::evaluation_passes(config_);
+  const plan::EvaluationPasses passes = plan::evaluation_passes(run_.plan);
   const double pass_s = plan::forward_s(run_.plan, report_.recent_step_s()) / double(run_.plan.replicas);
   const auto expected = [&](int64_t every, double took_s, double of_passes) {
     return !is_due(every, number) ? 0 : took_s > 0 ? took_s : of_passes * pass_s;
@@ -206,18 +207,16 @@ void TrainLoop::handle_non_finite(StepMetrics& m) {
   report_.tell_step(m, true);
   checkpointing_.finish_after_failure();
   // A resumed run would meet it again, with the same bits.
-  const std::string out = run_.options.out;
-  throw RunError(
-      {.where = "training",
-       .what = what,
-       .hint = fmt::format("{} in a new --out folder{}",
-                           skips ? "a lower optimizer.lr, or optimizer.clip_norm,"
-                                 : "a lower optimizer.lr, optimizer.clip_norm, or train.on_non_finite: skip,",
-                           checkpointing_.has_any()
-                               ? fmt::format(", with train.branch_from: {}/checkpoints/step_... of before "
-                                             "the loss rose, which keeps what has been trained",
-                                             out)
-                               : "")});
+  const std::string from = checkpointing_.has_any()
+                               ? fmt::format(
+                                     "; train.branch_from: {}/checkpoints/step_N, from before the loss rose, keeps "
+                                     "what has been trained",
+                                     run_.options.out)
+                               : "";
+  throw RunError({.where = "training",
+                  .what = what,
+                  .hint = fmt::format("a new --out folder with a lower optimizer.lr, optimizer.clip_norm{}{}",
+                                      skips ? "" : ", or train.on_non_finite: skip", from)});
 }
 
 // Between outer steps each group has other weights.

@@ -130,13 +130,14 @@ int run_training(const config::Config& wanted, const TrainOptions& options, dist
   if (start.checkpoint().empty()) state.initialise();
   start.load([&](const std::string& checkpoint) { state.load(checkpoint); });
   start.expect_same_on_all_ranks(state.progress, data.size());
+  if (state.progress.step > settled.config.train.steps) {  // what the folder says of the longer run stays
+    tell_nothing_to_do(run, state.progress.step);
+    log::close_file();
+    return kExitDone;
+  }
   report.heartbeat.begin("reference of eval");
   const auto fid = make_fid(state, data);
 
-  if (state.progress.step > settled.config.train.steps) {  // what the folder says of the longer run stays
-    tell_nothing_to_do(run, state.progress.step);
-    return kExitDone;
-  }
   start.begin(state.progress.step, report.topology());
   Checkpointing checkpointing(state, start, report);
   const config::TrainConfig& train = settled.config.train;

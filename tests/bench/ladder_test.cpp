@@ -91,6 +91,13 @@ TEST_CASE("ladder: keys in which rungs differ are refused") {
     }
 }
 
+TEST_CASE("ladder: a key that is not there is named") {
+  Harness harness(1, Effort::quick());
+  LadderBench bench = tiny();
+  bench.sets.push_back("model.depht=3");
+  CHECK_THROWS_WITH(bench_ladder(harness, bench), Contains("model.depht"));
+}
+
 TEST_CASE("ladder: refused rungs are left out with the reason, and all refused is an error") {
   Harness harness(1, Effort::quick());
   LadderBench bench = tiny();

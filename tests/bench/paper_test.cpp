@@ -74,6 +74,12 @@ TEST_CASE("paper: a platform that is not there is refused before anything is mea
   CHECK(harness.report().rows.empty());
 }
 
+TEST_CASE("paper: a key that is not there is refused before anything is measured") {
+  Harness harness(1, Effort::quick());
+  CHECK_THROWS_WITH(bench_paper(harness, {.only = {"operators"}, .sets = {"model.depht=3"}}), Contains("model.depht"));
+  CHECK(harness.report().rows.empty());
+}
+
 TEST_CASE("paper: what is not in the paper is refused") {
   Harness harness(1, Effort::quick());
   CHECK_THROWS_WITH(bench_paper(harness, {.only = {"table-9"}}), Contains("table-9") && Contains("table-2, table-3"));

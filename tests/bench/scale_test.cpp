@@ -140,7 +140,7 @@ TEST_CASE("scale: an outer step takes what the planner says, in f32 and bf16, wi
   need_simgrid();
   plan::ClusterDescription c = cluster(4, 1);
   c.inside.gb_per_s = c.die.memory_gb_per_s;  // at which the simulation adds slices, a time that the planner lacks
-  config::Config config = step_config({.model = "S", .sets = {"train.global_batch=4"}}, 4);
+  config::Config config = step_config({.model = "S"}, 4);
   config.parallel.strategy = config::Strategy::kDp;
   for (const DType wire : {DType::kF32, DType::kBF16})
     for (const int every : {2, 20})

@@ -22,9 +22,10 @@ TEST_CASE("resume accepts changes of some keys only") {
     const bool may = option.name() == "train.steps" || option.name() == "train.recompute" ||
                      option.name() == "train.micro_batch" || option.name() == "data.loader_threads" ||
                      option.name() == "data.queue_batches" || option.name() == "data.number_scale" ||
-                     option.name() == "data.number_offset" || option.name() == "kernels.fuse" ||
-                     option.name() == "kernels.tuned" || unread || s == "log" || s == "checkpoint" || s == "sample" ||
-                     s == "eval" || s == "memory" || s == "parallel" || s == "dist";
+                     option.name() == "data.number_offset" || option.name() == "data.on_bad_file" ||
+                     option.name() == "kernels.fuse" || option.name() == "kernels.tuned" || unread || s == "log" ||
+                     s == "checkpoint" || s == "sample" || s == "eval" || s == "memory" || s == "parallel" ||
+                     s == "dist";
     INFO(option.name() << " = " << value);
     REQUIRE(differences.size() == (may ? 0 : 1));
     (may ? free : fixed)++;

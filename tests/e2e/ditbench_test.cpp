@@ -168,7 +168,7 @@ TEST_CASE("ditbench: a signal leaves no temporary folder, and the rows of before
   fs::create_directory(scratch / "tmp");
   Process process(
       program("ditbench",
-              Args{"data", "--model", "custom", "--threads", "1", "--repeats", "1000", "--json", json} +
+              Args{"data", "--model", "custom", "--threads", "1", "--repeats", "40", "--json", json} +
                   sets({"model.hidden_size=32", "model.depth=1", "model.num_heads=2", "model.patch_size=8"})),
       {.environment = {"TMPDIR=" + scratch / "tmp"}});
   REQUIRE(wait_until([&] { return !fs::is_empty(scratch / "tmp") || !process.running(); }));

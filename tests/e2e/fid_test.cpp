@@ -212,9 +212,15 @@ TEST_CASE("eval.fid_every_steps: the same distances on any number of ranks, and 
 
   REQUIRE_EXIT(run(tiny_ditrain(one, 8, fid + Args{"--resume", "auto"})), 0);
   CHECK(read_metrics(one).size() == 8);
+  CHECK(checkpoints(one).back() == 8);
   const double last = read_metrics(one)[7].at("fid_pixels");
   CHECK(fs::read_symlink(link).string() ==
         fs::path(checkpoint_of(one, last < best ? 8 : best_step)).filename().string());
+
+  // A distance takes long: the steps before it are on disk when it begins.
+  REQUIRE_EXIT(
+      run(tiny_ditrain(scratch / "kept", 6, fid + sets({"checkpoint.every_steps=0", "checkpoint.keep_last=9"}))), 0);
+  CHECK(checkpoints(scratch / "kept") == std::vector<int64_t>{2, 4, 6});
 
   const Result other =
       require_ok(tiny_ditrain(one, 10, fid + sets({"eval.fid_samples=10"}) + Args{"--resume", "auto"}));

@@ -74,7 +74,9 @@ TEST_CASE("non-finite numbers: stop names the tensor and the step, and keeps the
   const auto left = checkpoints(out);
   if (bad_step == 1) {
     REQUIRE(left.empty());
+    CHECK_THAT(result.err, !Contains("train.branch_from"));
   } else {
+    CHECK_THAT(result.err, Contains("train.branch_from: " + out + "/checkpoints/step_N"));
     REQUIRE(left.back() == bad_step - 1);
     require_finite_checkpoint(checkpoint_of(out, bad_step - 1));
   }

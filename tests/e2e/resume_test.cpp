@@ -202,6 +202,10 @@ TEST_CASE("resume: auto starts anew where nothing is, and a finished run stays a
   REQUIRE_THAT(again.out, Contains("nothing to do"));
   REQUIRE(steps_are_complete(read_metrics(out), 3));
   REQUIRE(read_file(checkpoint_of(out, 3) + "/model.safetensors") == weights);
+  const std::string config = read_file(out + "/config.yaml"), status = read_file(out + "/status.json");
+  CHECK_THAT(require_ok(tiny_ditrain(out, 2, {"--resume", "auto"})).out, Contains("at step 3 of 2"));
+  CHECK(read_file(out + "/config.yaml") == config);  // not those of a run of two steps
+  CHECK(read_file(out + "/status.json") == status);
 }
 
 TEST_CASE("resume: auto after a kill before the first checkpoint starts over, with every step once in the metrics") {

@@ -32,6 +32,15 @@ TEST_CASE("auto cuts what clusters would read less of") {
   CHECK_THAT(plan::plan_cut(b, 7, {1, 1}).why, Contains("7 samples do not divide"));
 }
 
+TEST_CASE("samples that do not divide are refused with the key that can be set") {
+  config::Config b = model("DiT-B/2");
+  b.parallel.cut = config::ClusterSplitChoice::kSamples;
+  CHECK_THROWS_WITH(plan::plan_cut(b, 7, {1, 1}),
+                    Contains("a train.global_batch of which each rank gets a multiple of 2"));
+  b.train.micro_batch = 7;
+  CHECK_THROWS_WITH(plan::plan_cut(b, 7, {1, 1}), Contains("a train.micro_batch that is a multiple of 2"));
+}
+
 TEST_CASE("auto weighs what lies in other domains by their bandwidth") {
   const config::Config xl = model("DiT-XL/2");
   // W = 15.93 M weights, I = 12.39 M inputs: n reads fewer values, but more of them from the other domain

@@ -93,7 +93,7 @@ TEST_CASE("a run that leaves cores of the machine idle says how a second one get
     return p.second_run;
   };
   CHECK(line(1, {0, 1}) ==
-        "pinned to PU(s) 0 of 2; a second run here would take the same: for others, taskset -c 1 ...");
+        "workers are pinned to PU(s) 0 of 2; a second run here would take the same: for others, taskset -c 1 ...");
   CHECK(line(2, {0, 1}).empty());
   CHECK(line(1, {0}).empty());  // somebody placed it
 }

@@ -45,7 +45,7 @@ struct InceptionBench {
   int64_t images = 8;
 };
 /// One row per precision: the features of a batch by the FID Inception with random weights.
-/// Details   images_per_second, memory_bytes (activations), weight_bytes, peak_rss_bytes of the process so far
+/// Details   images_per_second, memory_bytes (activations), weight_bytes, peak_rss_bytes during the row
 void bench_inception(Harness& harness, const InceptionBench& bench);
 
 struct VaeBench {
@@ -56,7 +56,7 @@ struct VaeBench {
 /// Two rows per precision: encoding and decoding one image, by the autoencoder of Stable Diffusion with random weights.
 /// The peer runs only the convolutions, in layouts of its choice, without normalisation or attention.
 /// Details   images_per_second, memory_bytes (activations), weight_bytes, where the time of the median call went as for
-///           bench_steps, peak_rss_bytes of the process so far
+///           bench_steps, peak_rss_bytes during the row
 void bench_vae(Harness& harness, const VaeBench& bench);
 
 }  // namespace ditrain::bench

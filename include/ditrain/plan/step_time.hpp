@@ -101,7 +101,7 @@ std::string describe_time(const RunPlan& plan, const MachineRates& rates, const 
 struct EvaluationPasses {
   double samples = 0, validation = 0, distance = 0;
 };
-EvaluationPasses evaluation_passes(const config::Config& config);
+EvaluationPasses evaluation_passes(const RunPlan& plan);
 
 /// Seconds of a rank for one of them, a third of the step's compute per sample.
 double forward_s(const RunPlan& plan, double step_s);
