@@ -7,6 +7,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/bench/step.hpp"
+#include "ditrain/config/option_table.hpp"
 #include "ditrain/nn/model.hpp"
 #include "own_keys.hpp"
 #include "stop.hpp"
@@ -104,8 +105,8 @@ void bench_ladder(Harness& harness, const LadderBench& bench) {
   expect_not_set(bench.sets, {{"kernels.gemm", "no such key: rungs set it themselves"},
                               {"kernels.fuse", "no such key: rungs set it themselves"},
                               {"kernels.tuned", "DITRAIN_TUNING=FILE in the environment, for the last rung"}});
-  for (const std::string& model : bench.models)  // a bad key is no reason to leave rungs out
-    step_config({.model = model, .sets = bench.sets}, bench.batch);
+  config::Config known;  // a bad key is no reason to leave rungs out
+  for (const std::string& set : bench.sets) config::apply_set(known, set);
   for (const std::string& model : bench.models) add_figure9(harness, bench, model);
 }
 
