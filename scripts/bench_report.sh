@@ -11,10 +11,12 @@
 # A report is these tables as printed. A person adds one section, "## Conclusions": at most one page, with numbers from
 # the tables alone, so that each has its command beside it.
 set -euo pipefail
+given=${1:+$(realpath -m -- "$1")}  # before cd: relative to where the caller is
+[[ -z ${JSON:-} ]] || JSON=$(realpath -m -- "$JSON")
 cd "$(dirname "$0")/.."
 bench=build/release/bin/ditbench
 pytorch=${PYTORCH:-}
-out=${1:-tests/bench/reports/$(date +%F)-$(hostname).md}
+out=${given:-tests/bench/reports/$(date +%F)-$(hostname).md}
 all="gemm ops step ladder cluster conv sample data memory disk recompute backward checkpoint pytorch"
 parts=${PARTS:-"${all% pytorch}${pytorch:+ pytorch}"}
 read -ra flags <<<"${FLAGS:-}"

@@ -3,9 +3,9 @@
 #   scripts/bench_tiles.sh [SIDE] [FOLDER]       (default: 10980 pixels, 13 bands of u16 in Deflate, and a folder of its own)
 # Prints seconds and peak memory of each. Needs gdal-bin, time, and 10 GB of disk for the default.
 set -euo pipefail
+folder=$([[ $# -lt 2 ]] && mktemp -d || realpath -m -- "$2")  # before cd: relative to where the caller is
 cd "$(dirname "$0")/.."
 side=${1:-10980}
-folder=${2:-$(mktemp -d)}
 [[ $# -ge 2 ]] || trap 'rm -rf "$folder"' EXIT
 ./scripts/install_packages.sh libgdal-dev gdal-bin time
 ./scripts/build.sh release ditdata

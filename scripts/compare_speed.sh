@@ -24,8 +24,8 @@ for row in ${ROWS:-S,16,f32 S,16,bf16 B,8,f32 B,8,bf16}; do
   : >"$work/old" >"$work/new" >"$work/ratio"
   for ((round = 0; round < rounds; ++round)); do
     # Who goes first changes: clocks and other programs drift.
-    if ((round % 2)); then b=$(seconds "$new" "$model" "$batch" "$type") a=$(seconds "$old" "$model" "$batch" "$type")
-    else a=$(seconds "$old" "$model" "$batch" "$type") b=$(seconds "$new" "$model" "$batch" "$type"); fi
+    if ((round % 2)); then b=$(seconds "$new" "$model" "$batch" "$type"); a=$(seconds "$old" "$model" "$batch" "$type")
+    else a=$(seconds "$old" "$model" "$batch" "$type"); b=$(seconds "$new" "$model" "$batch" "$type"); fi
     echo "$a" >>"$work/old"; echo "$b" >>"$work/new"
     awk -v a="$a" -v b="$b" 'BEGIN { print a / b }' >>"$work/ratio"
   done

@@ -7,6 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-600}
+[[ $seconds =~ ^[1-9][0-9]*$ ]] || { echo "fuzz: got $seconds, expected seconds, then targets" >&2; exit 2; }
 shift || true
 targets=("$@")
 [[ ${#targets[@]} -gt 0 ]] || targets=(pytorch pickle npz image raster)

@@ -2,6 +2,7 @@
 # First result: builds all programs and trains a small Diffusion Transformer on drawn shapes with two MPI ranks.
 #   ./scripts/quickstart.sh [run folder]        nine to ten minutes on two cores; a second call goes on with the run
 set -euo pipefail
+out=''
 [[ $# -eq 0 ]] || out=$(realpath -m -- "$1")  # before cd: relative to where the caller is
 cd "$(dirname "$0")/.."
 out=${out:-runs/quickstart}

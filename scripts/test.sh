@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds everything and runs every test; closes with ctest's summary. Arguments go to ctest (-R NAME, -L LABEL, ...).
+# Builds everything and runs every test; closes with ctest's summary. Arguments go to ctest (-R NAME, ...); those of label long: test_long.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-./scripts/install_packages.sh libgdal-dev libsimgrid-dev  # rasters and simulated clusters are part of the tests
+./scripts/install_packages.sh libgdal-dev libsimgrid-dev procps  # rasters, simulated clusters and pgrep are part of the tests
 ./scripts/build.sh release
 [[ $(id -u) -eq 0 ]] && export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 ! command -v apt-get >/dev/null || PATH=/usr/bin:$PATH

@@ -39,6 +39,7 @@ cleanup() {
   rm -rf "$CLUSTER"
 }
 trap cleanup EXIT
+set -E  # functions have the trap, too
 trap 'echo "stopped in line $LINENO" >&2' ERR
 
 # --- The cluster ---------------------------------------------------------------------------------------------------------

@@ -31,6 +31,8 @@ model=(model.name=custom model.input_size=16 model.in_channels=3 model.hidden_si
 often=(checkpoint.every_steps=1 checkpoint.keep_last=3 checkpoint.buffer_gib=0.0001)
 echo "model: {name: custom}" >"$work/storm.yaml"
 
+command -v pgrep >/dev/null || { echo "test_storm: pgrep is missing, by which it finds ranks: apt-get install procps" >&2; exit 2; }
+set -E  # functions have the trap, too
 exec 4>&2 2>/dev/null  # for complaints; the shell's own remarks on killed jobs go nowhere
 trap 'echo "stopped in line $LINENO" >&4' ERR
 tried=0 lost=0 hangs=0 launcher_hangs=0

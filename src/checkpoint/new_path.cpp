@@ -14,8 +14,7 @@ NewPath::NewPath(const std::string& path, std::string where)
     throw InputError({.where = where_, .what = path_.string() + " exists already", .expected = "a new path"});
   parent_ = path_.has_parent_path() ? path_.parent_path() : fs::path(".");
   files::make_output_folder(parent_.string());
-  temporary_ = parent_ / ("." + path_.filename().string() + ".partial");
-  fs::remove_all(temporary_);
+  temporary_ = files::temporary_beside(path_.string());
 }
 
 NewPath::~NewPath() {

@@ -78,7 +78,10 @@ std::string snapshots_of(const std::string& run_folder) { return (fs::path(run_f
 
 Snapshots find_snapshots(const std::string& path) {
   const fs::path given = fs::weakly_canonical(fs::path(path) / "state.json").parent_path();
-  const bool is_one = fs::is_regular_file(file_of(given)) && given.parent_path().filename() == kFolder;
+  const fs::path named =
+      (fs::absolute(path) / "state.json").lexically_normal().parent_path();  // links as they are called
+  const bool is_one = fs::is_regular_file(file_of(given)) &&
+                      (given.parent_path().filename() == kFolder || named.parent_path().filename() == kFolder);
   const std::string dir = is_one ? given.parent_path().string() : snapshots_of(path);
   Snapshots found;
   int64_t step = -1;

@@ -109,6 +109,20 @@ void warn_of_no_symlinks(const std::string& dir, int error_number) {
       dir, std::strerror(error_number));
 }
 
+// A folder in the place of a link, as copies that follow links have, is a copy of a checkpoint.
+void make_room_for_link(const std::string& dir, const std::string& place) {
+  std::error_code error;
+  if (fs::symlink_status(place, error).type() != fs::file_type::directory || !is_complete(place)) return;
+  const std::string deleted = hidden(dir, kDeleted, checkpoint_name(0));
+  rename_or_throw(place, deleted);
+  log::warn("{} was a folder, a copy of a checkpoint: it is a link from now on", place);
+  try {
+    remove_tree(deleted);
+  } catch (const RunError& problem) {
+    log::warn("what stood in the place of a link stays: {}", problem.what());
+  }
+}
+
 // A symlink under a hidden name until it is put into its place, which needs no room on the disk any more. On a file
 // system without symlinks: none, and what has its place goes, for it would name an older checkpoint.
 class NewLink {
@@ -132,6 +146,7 @@ class NewLink {
   void keep() { wanted_ = true; }
   void put() {
     keep();
+    make_room_for_link(dir_, place_);
     if (made_)
       rename_or_throw(path_, place_);
     else if (::unlink(place_.c_str()) != 0 && errno != ENOENT)
@@ -308,6 +323,11 @@ std::vector<std::string> discard_checkpoints_after(const std::string& dir, int64
   // `latest` names a whole checkpoint at every moment.
   if (step_of_link(dir, kLatest) > step && is_complete(join(dir, checkpoint_name(step))))
     NewLink(dir, kLatest, checkpoint_name(step)).put();
+  if (const auto best = step_of_link(dir, kBest); best > step) {  // a new one of this number was never measured
+    log::warn("the best checkpoint was that of step {}, which is discarded: it is chosen anew", *best);
+    if (::unlink(join(dir, kBest).c_str()) != 0 && errno != ENOENT)
+      throw RunError({.where = join(dir, kBest), .what = "cannot remove it", .got = std::strerror(errno)});
+  }
   for (const int64_t later : steps_in(dir)) {
     if (later <= step) continue;
     const std::string name = join(dir, kDiscarded, checkpoint_name(later));
@@ -363,9 +383,14 @@ void remove_stale_temporaries(const std::string& dir) {
         step_of(original) && !fs::exists(join(dir, original)) && is_complete(path)) {
       rename_or_throw(path, join(dir, original));
     } else if (stem == fmt::format("{}{}", kWriting, kLatest) && is_next_latest(dir, name)) {
+      make_room_for_link(dir, join(dir, kLatest));
       rename_or_throw(path, join(dir, kLatest));
     } else if (is_temporary(stem)) {
-      remove_tree(path);
+      try {
+        remove_tree(path);
+      } catch (const RunError& error) {  // of another user, or read by a program over NFS; no name comes twice
+        log::warn("what an earlier job left stays: {}", error.what());
+      }
     }
   }
 }

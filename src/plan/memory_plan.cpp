@@ -228,7 +228,10 @@ double more_disk(const CheckpointDisk& disk, const std::string& run_folder, doub
 
 std::string disk_warning(const CheckpointDisk& disk, const std::string& run_folder, double share_done,
                          double bytes_of_others) {
-  std::optional<double> free = files::free_bytes(run_folder);
+  const std::string checkpoints = run_folder + "/checkpoints";  // may be a link to another disk
+  std::error_code ignored;
+  std::optional<double> free =
+      files::free_bytes(std::filesystem::exists(checkpoints, ignored) ? checkpoints : run_folder);
   if (free) *free = std::max(0.0, *free - bytes_of_others);
   const double needed = more_disk(disk, run_folder, share_done);
   if (!free || *free >= needed) return "";

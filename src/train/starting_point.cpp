@@ -27,6 +27,14 @@ fs::path run_of(const std::string& checkpoint) {
   return fs::weakly_canonical(fs::path(checkpoint) / "state.json").parent_path().parent_path().parent_path();
 }
 
+// Also where RUN/checkpoints, or one of them, is a link to another disk.
+bool is_of_run(const std::string& checkpoint, const std::string& run, const std::string& checkpoints) {
+  if (run_of(checkpoint) == fs::weakly_canonical(run)) return true;
+  fs::path folder = fs::absolute(checkpoint).lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();
+  return fs::weakly_canonical(folder.parent_path()) == fs::weakly_canonical(checkpoints);
+}
+
 }  // namespace
 
 StartingPoint::StartingPoint(RunContext& run) : run_(run) {
@@ -45,10 +53,17 @@ void StartingPoint::open_folder() {
   if (options.resumes())
     for (const std::string& folder : {run_.checkpoints(), checkpoint::snapshots_of(options.out)})
       files::remove_stale_temporaries(folder);
-  if (!options.resume_from.empty()) candidates_ = {checkpoint::find_checkpoint(options.resume_from)};
+  if (!options.resume_from.empty()) {
+    candidates_ = {checkpoint::find_checkpoint(options.resume_from)};
+    const fs::path found = candidates_.front();
+    if (fs::exists(found / files::kAveragesFile) && !fs::exists(found / files::kCheckpointFiles[0]))
+      throw InputError({.where = options.resume_from,
+                        .what = "a snapshot of averages, not a checkpoint",
+                        .expected = "a folder of RUN/checkpoints"});
+  }
   if (options.resume_auto) candidates_ = files::checkpoints_to_resume(run_.checkpoints());
   next_candidate();
-  if (!checkpoint_.empty() && holds_run(options.out) && run_of(checkpoint_) != fs::weakly_canonical(options.out))
+  if (!checkpoint_.empty() && holds_run(options.out) && !is_of_run(checkpoint_, options.out, run_.checkpoints()))
     throw InputError({.where = "output",
                       .what = options.out + " holds another run than " + checkpoint_,
                       .expected = "the folder of the resumed run, or a new one"});

@@ -366,6 +366,8 @@ TEST_CASE("ditexport: an average of another width comes from the snapshots of a 
   REQUIRE_EXIT(exported(scratch / "other", "0.1"), 0);
   CHECK(tensor(file, "pos_embed")[3] == 2.5f);
   CHECK(run(program("ditverify", {"--checkpoint", out + "/snapshots/step_00000004"})).exit_code == 0);
+  require_error(tiny_ditrain(scratch / "no", 12, {"--resume", out + "/snapshots/step_00000004"}),
+                {"a snapshot of averages, not a checkpoint"});
   const std::string from_inside = "cd " + out + "/snapshots && " + program("ditverify", {}).front();
   CHECK(run({"/bin/sh", "-c", from_inside + " --checkpoint step_00000004"}).exit_code == 0);
   REQUIRE_EXIT(exported(out, "0.1"), 0);

@@ -208,6 +208,17 @@ TEST_CASE("resume: auto starts anew where nothing is, and a finished run stays a
   CHECK(read_file(out + "/status.json") == status);
 }
 
+TEST_CASE("resume: checkpoints may be a link to another disk") {
+  const TemporaryFolder scratch;
+  const std::string out = scratch / "run", disk = scratch / "disk";
+  REQUIRE_EXIT(run(tiny_ditrain(out, 3)), 0);
+  fs::rename(out + "/checkpoints", disk);
+  fs::create_directory_symlink(disk, out + "/checkpoints");
+  REQUIRE_EXIT(run(tiny_ditrain(out, 5, {"--resume", "auto"})), 0);
+  REQUIRE_EXIT(run(tiny_ditrain(out, 6, {"--resume", out + "/checkpoints/step_00000005/"})), 0);
+  REQUIRE(steps_are_complete(read_metrics(out), 6));
+}
+
 TEST_CASE("resume: auto after a kill before the first checkpoint starts over, with every step once in the metrics") {
   const TemporaryFolder scratch;
   const std::string out = scratch / "run";

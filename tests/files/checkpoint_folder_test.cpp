@@ -390,6 +390,28 @@ TEST_CASE("a file system without symlinks has whole checkpoints and no latest, n
   CHECK(fs::read_symlink(folder / "latest") == "step_00000003");
 }
 
+TEST_CASE("a folder in the place of a link, as in a copy that followed links, gives way") {
+  TemporaryFolder folder;
+  const std::string& dir = folder.path();
+  commit_step(dir, 1);
+  fs::remove(dir + "/latest");
+  fs::copy(dir + "/step_00000001", dir + "/latest", fs::copy_options::recursive);
+  CHECK_NOTHROW(commit_step(dir, 2));
+  CHECK(fs::read_symlink(dir + "/latest") == "step_00000002");
+  CHECK(list_checkpoints(dir) == Steps{1, 2});
+}
+
+TEST_CASE("the best checkpoint is none any more when its step is discarded") {
+  TemporaryFolder folder;
+  const std::string& dir = folder.path();
+  for (const int64_t step : {1, 2, 3}) commit_step(dir, step);
+  link_best(dir, 2);
+  discard_checkpoints_after(dir, 2);
+  CHECK(best_checkpoint(dir) == 2);
+  discard_checkpoints_after(dir, 1);
+  CHECK_FALSE(fs::is_symlink(dir + "/best"));  // a new second step would be another one
+}
+
 TEST_CASE("a symlink that fails for another reason leaves no checkpoint") {
   TemporaryFolder folder;
   symlink_error = EIO;
