@@ -683,6 +683,7 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   const checkpoint::WeightsSource source = checkpoint::find_weights(job.checkpoint, job.weights);
   check_sources(source, comm);
   const config::Config& config = source.config;
+  config::check_bands(config);
   choose_sampling(job, line, config);
   number_labels(job, config);
   const auto process = diffusion::make_process(config.diffusion, config.model.learn_sigma);

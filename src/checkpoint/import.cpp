@@ -5,6 +5,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/checkpoint/saver.hpp"
 #include "ditrain/config/option_table.hpp"
+#include "ditrain/dataset/tile_shards.hpp"
 #include "ditrain/diffusion/registry.hpp"
 #include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/optim/optimizer.hpp"
@@ -21,6 +22,22 @@ bool is_set(const std::vector<std::string>& sets, const std::string& key) {
 void apply(const std::vector<std::string>& sets, config::Config& config) {
   for (const std::string& assignment : sets) config::apply_set(config, assignment);
   if (is_set(sets, "model.name")) nn::apply_name(config.model);
+}
+
+// The ranges and scales of the file go with its bands, wherever the keys put these; the keys may give others.
+void keep_ranges(const dataset::Config& of_file, const std::vector<std::string>& sets, dataset::Config& data) {
+  if (of_file.bands.empty() || data.bands == of_file.bands) return;
+  const std::pair<const char*, std::vector<double>*> lists[] = {{"data.scale_low", &data.scale_low},
+                                                                {"data.scale_high", &data.scale_high},
+                                                                {"data.number_scale", &data.number_scale},
+                                                                {"data.number_offset", &data.number_offset}};
+  for (const auto& [key, list] : lists) {
+    if (is_set(sets, key) || list->size() != of_file.bands.size()) continue;
+    std::vector<double> moved;
+    for (const int b : dataset::find_bands(of_file.bands, data.bands, "data.bands"))
+      moved.push_back((*list)[size_t(b)]);
+    *list = moved;
+  }
 }
 
 // What the keys say about the file, besides what they say about the checkpoint.
@@ -82,7 +99,9 @@ Imported import_weights(const ImportRequest& request) {
     else
       steps = config::Config().sample.steps;
   }
+  if (config::learns_pixels(imported.config)) keep_ranges(file.config().data, request.sets, imported.config.data);
   config::validate_without_data(imported.config);
+  config::check_bands(imported.config);
   nn::Model model(imported.config.model);
   autograd::ParameterStore& parameters = model.parameters();
   parameters.allocate(autograd::ParameterStore::For::kTraining, DType::kF32,

@@ -10,6 +10,7 @@
 #include "ditrain/config/config.hpp"
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/config/replicas.hpp"
+#include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/diffusion/sampler.hpp"
 #include "ditrain/eval/sampling.hpp"
@@ -415,6 +416,12 @@ void validate_without_data(const Config& config) {
   check_outer(config);
   check_dist(config);
   check_reproducible(config);
+}
+
+void check_bands(const Config& config) {
+  // Channels of latents are not the bands that they were made of.
+  const int64_t channels = learns_pixels(config) ? config.model.in_channels : int64_t(config.data.bands.size());
+  dataset::check_channels(config.data, channels, config.model.condition_channels);
 }
 
 void validate(const Config& config) {

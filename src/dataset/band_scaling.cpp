@@ -252,6 +252,29 @@ void fill_condition(float* plane, int64_t pixels) {
 
 namespace {
 
+// The bands of the condition as if they were predicted, after f(bands).
+template <class F>
+Config with_given_bands(const Config& config, const F& f) {
+  const ConditionBands condition = condition_of(config);
+  Config given = config;
+  given.condition.clear(), given.number_type.reset(), given.number_scale.clear(), given.number_offset.clear();
+  if (!condition.path.empty()) given.path = condition.path;
+  given.bands = condition.bands, given.scale_low = config.condition_low, given.scale_high = config.condition_high;
+  try {
+    f(given);
+  } catch (const InputError& error) {  // it knows the keys of tiles that are predicted
+    std::error_code unreadable;
+    const std::string& first = config.condition.front();
+    const bool meant = condition.path.empty() && std::filesystem::is_directory(first, unreadable);
+    const std::string ranges =
+        std::regex_replace(error.what(), std::regex("data\\.scale_(low|high)"), "data.condition_$1");
+    throw InputError({.where = "data.condition",
+                      .what = std::regex_replace(ranges, std::regex("go with data\\.bands"), "go with data.condition"),
+                      .hint = meant ? "./" + first + ", if the folder of that name is meant" : ""});
+  }
+  return given;
+}
+
 // Bands and ranges of the condition are settled as those of tiles that are predicted.
 void settle_condition(Config& config) {
   if (config.condition.empty()) return;
@@ -259,21 +282,7 @@ void settle_condition(Config& config) {
   if (condition.path.empty() && condition.bands.empty())
     refuse("data.condition names no bands", fmt::format("[{}]", fmt::join(config.condition, ", ")),
            "bands of data.path, or a folder of tiles and its bands");
-  Config given = config;
-  given.condition.clear(), given.number_type.reset(), given.number_scale.clear(), given.number_offset.clear();
-  if (!condition.path.empty()) given.path = condition.path;
-  given.bands = condition.bands, given.scale_low = config.condition_low, given.scale_high = config.condition_high;
-  try {
-    settle_tiles(given);
-  } catch (const InputError& error) {  // it knows the keys of tiles that are predicted
-    std::error_code unreadable;
-    const std::string& first = config.condition.front();
-    const bool meant = condition.path.empty() && std::filesystem::is_directory(first, unreadable);
-    throw InputError(
-        {.where = "data.condition",
-         .what = std::regex_replace(error.what(), std::regex("data\\.scale_(low|high)"), "data.condition_$1"),
-         .hint = meant ? "./" + first + ", if the folder of that name is meant" : ""});
-  }
+  const Config given = with_given_bands(config, settle_tiles);
   config.condition = given.bands;
   if (!condition.path.empty()) config.condition.insert(config.condition.begin(), condition.path);
   if (condition.valid) config.condition.emplace_back(kValidChannel);
@@ -326,6 +335,29 @@ void settle_tiles(Config& config) {
   if (config.scale_low.empty()) config.scale_low = low;
   if (config.scale_high.empty()) config.scale_high = high;
   check_widths(config);
+}
+
+void check_channels(const Config& config, int64_t channels, int64_t condition_channels) {
+  const auto n = int64_t(config.bands.size());
+  if (config.kind->of_bands && n > 0 && n != channels)
+    throw ShapeError({.where = "data",
+                      .what = "the model has another number of channels than data.bands",
+                      .got = fmt::format("model.in_channels {}", channels),
+                      .expected = std::to_string(n),
+                      .hint = fmt::format("model.in_channels: {}", n)});
+  if (has_scaling(config)) check_widths(config);
+  const ConditionBands condition = condition_of(config);
+  if (condition.channels() != condition_channels)
+    throw ShapeError({.where = "data",
+                      .what = "the model is given another number of channels than data.condition has",
+                      .got = fmt::format("model.condition_channels {}", condition_channels),
+                      .expected = fmt::format("{} ([{}])", condition.channels(), fmt::join(config.condition, ", "))});
+  if (condition_channels == 0) return;
+  if (config.condition_low.empty() || config.condition_high.empty())
+    refuse("the ranges of the bands that the model is given are not known",
+           fmt::format("data.condition [{}]", fmt::join(config.condition, ", ")),
+           fmt::format("data.condition_low and data.condition_high of {} numbers", condition.bands.size()));
+  with_given_bands(config, check_widths);
 }
 
 std::map<std::string, std::string> tile_facts(const Config& settled) {

@@ -36,6 +36,7 @@ class Tiles final : public Dataset {
         if (!std::isnan(shard.numbers[i])) known_numbers_[i % kNumMetadata] = true;
     for (const std::string& name : shards_.other_files())
       if (name != "stats.json") ignore_file(name);
+    check_channels(settled, shape_.channels, condition_.channels());
     check_shape();
     if (condition_.channels() > 0) open_condition(settled);
   }
@@ -60,12 +61,6 @@ class Tiles final : public Dataset {
  private:
   void check_shape() const {
     const TileShard& s = shards_.shards().front();
-    if (shape_.channels != int64_t(bands_.size()))
-      throw ShapeError({.where = "data",
-                        .what = "the model has another number of channels than data.bands",
-                        .got = "model.in_channels " + std::to_string(shape_.channels),
-                        .expected = std::to_string(bands_.size()),
-                        .hint = "model.in_channels: " + std::to_string(bands_.size())});
     if (shape_.height != s.height || shape_.width != s.width)
       throw ShapeError({.where = "data",
                         .what = "the tiles have another size than the model's input",

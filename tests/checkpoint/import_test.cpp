@@ -344,6 +344,49 @@ TEST_CASE("variance channels and rows of dropped labels come and go") {
   for (size_t i = 0; i < grown.size(); ++i) REQUIRE(grown[i] == (i % 6 < 3 ? old[i] : 0.f));
 }
 
+TEST_CASE("ranges and scales of bands go with their names, and fit the channels of the model") {
+  const TemporaryFolder folder;
+  config::Config config;
+  config.model = test::tiny_config();
+  config.data.kind = dataset::find_kind("tiles"), config.data.number_type = images::PixelType::kU16;
+  config.data.bands = {"B2", "B3", "B4"};
+  config.data.scale_low = {1, 2, 3}, config.data.scale_high = {10, 20, 30};
+  config.data.number_scale = {1e-4, 2e-4, 3e-4}, config.data.number_offset = {0, 0.1, 0.2};
+  const auto saved = [&](const config::Config& c) {
+    fs::remove(folder / "w");
+    checkpoint::export_public(folder / "w", *test::random_model(c.model), c, DType::kF32);
+    return folder / "w";
+  };
+  const std::string file = saved(config);
+  const auto data_of = [&](const std::string& out, const std::vector<std::string>& sets) {
+    return import_weights({.from = file, .out = folder / out, .sets = sets}).config.data;
+  };
+  const dataset::Config turned = data_of("turned", {"data.bands=[b04, B3, B2]"});
+  CHECK((turned.scale_low == std::vector<double>{3, 2, 1} && turned.scale_high == std::vector<double>{30, 20, 10}));
+  CHECK(turned.number_scale == std::vector<double>{3e-4, 2e-4, 1e-4});
+  CHECK(turned.number_offset == std::vector<double>{0.2, 0.1, 0});
+  const dataset::Config part = data_of("part", {"data.bands=[B4, B2]", "model.in_channels=2", "data.scale_low=[5, 6]"});
+  CHECK((part.scale_low == std::vector<double>{5, 6} && part.scale_high == std::vector<double>{30, 10}));
+  CHECK_THAT(refusal(file, {"data.bands=[B2, B3, B8]"}), Contains("got B8, expected one of B2, B3, B4"));
+  CHECK_THAT(refusal(file, {"model.in_channels=4"}), Contains("model.in_channels 4, expected 3"));
+  CHECK_THAT(refusal(file, {"data.scale_high=[10, 20]"}), Contains("3 and 2 numbers, expected 3, one per band"));
+  const std::vector<std::string> given = {"model.condition_channels=1", "data.condition=[VV]"};
+  CHECK_THAT(refusal(file, given), Contains("ranges of the bands that the model is given are not known"));
+  CHECK_THAT(refusal(file, {given[0]}), Contains("model.condition_channels 1, expected 0"));
+  const auto ranges = [&](const std::string& high) {
+    return refusal(file, {given[0], given[1], "data.condition_low=[0]", "data.condition_high=" + high});
+  };
+  CHECK_THAT(ranges("[1, 2]"),
+             Contains("data.condition_low and data.condition_high do not go with data.condition; got 1 and 2 numbers"));
+  CHECK_THAT(ranges("[0]"), Contains("the range of band VV has no width"));
+  CHECK(ranges("[1]") == "accepted");
+  // What ditsample takes from a file that says other than its weights.
+  config.data.bands = std::vector<std::string>(3004, "B");
+  config.data.scale_low = std::vector<double>(3004, 0), config.data.scale_high = std::vector<double>(3004, 1);
+  const config::Config wrong = checkpoint::find_weights(saved(config), Weights::kEma).config;
+  CHECK_THROWS_WITH(config::check_bands(wrong), Contains("model.in_channels 3, expected 3004"));
+}
+
 TEST_CASE("another network is refused by the key that makes it so, or by its name") {
   const TemporaryFolder folder;
   const std::string path = folder / "w.safetensors";

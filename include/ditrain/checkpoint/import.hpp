@@ -21,10 +21,11 @@ struct Imported {
   std::vector<std::string> notes;  ///< what was derived, assumed and adapted, one line each
 };
 
-/// Writes a checkpoint of step 0. Weights and EMA are those of the file, the optimiser state is 0.
+/// Writes a checkpoint of step 0. Weights and EMA are those of the file, the optimiser state is 0. Where the keys put
+/// bands of the file into another order, or leave some out, their ranges and scales go along.
 /// Memory:   4 bytes per parameter, and the largest tensor twice
-/// Errors:   InputError as DitFile and load_adapted, for bad keys, and if `out` exists; RunError (disk full, ...), then
-///           nothing is left behind
+/// Errors:   InputError as DitFile, load_adapted and config::check_bands, for bad keys, for bands whose ranges neither
+///           the file nor the keys have, and if `out` exists; RunError (disk full, ...), then nothing is left behind
 Imported import_weights(const ImportRequest& request);
 
 }  // namespace ditrain::checkpoint

@@ -186,6 +186,9 @@ void validate(const Config& config);
 /// The part of `validate` that leaves out section `data` (programs that bring their own data, such as ditbench).
 void validate_without_data(const Config& config);
 
+/// dataset::check_channels of a config whose data are settled, as those of checkpoints and exports are.
+void check_bands(const Config& config);
+
 /// Checks that ranks and model divide by the ranks that share a replica (dp_tp), and that the global batch divides
 /// evenly over the replicas of `world_size` ranks and into micro-batches. parallel.tensor_ranks: auto counts as 1.
 /// Errors:   InputError "[config] train.global_batch ..."

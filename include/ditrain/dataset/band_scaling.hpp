@@ -58,6 +58,11 @@ BandScaling scaling_of(const Config& config);
 ///           tiles with other values than those that are given
 void settle_tiles(Config& config);
 
+/// Checks settled keys about bands against each other and against the channels that a model predicts and is given.
+/// Keys that are empty, and kinds of data without bands, have none to check; a condition has to have its ranges.
+/// Errors:   InputError: other numbers of channels, bands or entries of lists, ranges as settle_tiles refuses them
+void check_channels(const Config& config, int64_t channels, int64_t condition_channels);
+
 /// The list data.condition, parsed: [FOLDER of tiles, BAND, ..., kValidChannel]. Without a folder the bands are those
 /// of data.path; without bands the condition is all bands of the folder. The first word is a folder if it has a '/' or
 /// ends in .safetensors.
