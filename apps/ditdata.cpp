@@ -85,9 +85,10 @@ config::CommandLine make_command_line() {
       "make | encode | stats PATH | inspect PATH",
       "make splits scenes (GeoTIFF, COG, JPEG 2000, VRT; one file per scene or one per band) into tiles: safetensors "
       "shards\n"
-      "(data.kind: tiles) and stats.json beside them. It needs GDAL. stats writes stats.json anew; inspect says what "
-      "rasters,\n"
-      "images, tiles or latents a path holds. An interrupted make resumes when it is started again.\n\n"
+      "(data.kind: tiles) and stats.json beside them. It needs GDAL. stats writes the stats.json of a folder anew; "
+      "inspect\n"
+      "says what rasters, images, tiles or latents a path holds. An interrupted make resumes when it is started "
+      "again.\n\n"
       "encode writes the latents of images as safetensors shards (data.kind: latents) and stats.json beside them, "
       "alone\nor under mpirun. An interrupted encode resumes with the shards that are missing. Latents do not "
       "depend on the\nnumber of ranks or threads.",
@@ -214,6 +215,8 @@ int encode(const config::CommandLine& line, dist::Communicator& comm) {
   expect_outside(shards.out, line.get_path("from"));
   check_agreement(line, shards.vae, *data, comm);
   log::info("{}", data->describe());
+  for (const std::string& warning : data->warnings())
+    if (comm.rank() == 0) log::warn("{}", warning);
   if (const std::string ignored = data->describe_ignored(); !ignored.empty()) log::info("{}", ignored);
 
   config::Config machine;
@@ -309,7 +312,9 @@ class TileLine {
 };
 
 dataset::TileStatistics write_tile_statistics(const std::string& path, int threads) {
-  const dataset::TileStatistics statistics = dataset::statistics_of(dataset::TileShards(path), threads);
+  const dataset::TileShards shards(path);
+  if (const std::string unfinished = shards.describe_unfinished(); !unfinished.empty()) log::warn("{}", unfinished);
+  const dataset::TileStatistics statistics = dataset::statistics_of(shards, threads);
   dataset::write_statistics(dataset::statistics_path(path), statistics);
   for (const dataset::BandStatistics& band : statistics.bands)
     log::info("  {:<12} mean {:<10.5g} deviation {:<10.5g} {:.6g} to {:.6g}, 0.5 % {:.6g}, 99.5 % {:.6g}, missing {}",
@@ -377,6 +382,10 @@ int stats(const config::CommandLine& line, const std::string& path) {
     throw InputError({.where = path,
                       .what = "there are no tiles whose statistics could be written",
                       .hint = "ditdata make; ditdata encode writes those of latents itself"});
+  if (dataset::is_one_of_several(path))
+    throw InputError({.where = path,
+                      .what = "the file is one of several in its folder, whose stats.json is of all of them",
+                      .hint = dataset::way_to_statistics(dataset::TileShards(path))});
   write_tile_statistics(path, line.get_threads(0));
   return kExitDone;
 }

@@ -35,14 +35,14 @@ std::vector<BandStatistics> statistics_for(const Config& config, const TileShard
   const std::string path = statistics_path(config.path);
   if (!std::filesystem::exists(path))
     refuse(fmt::format("data.scaling: {} reads {}, which is not there", config.scaling.text(), path), "", "",
-           "ditdata stats " + config.path);
+           way_to_statistics(shards));
   const TileStatistics all = read_statistics(path);
   if (all.tiles != shards.size() || all.type != shards.type())
     refuse(fmt::format("{} is not of these tiles", path), fmt::format("{} tiles of {}", all.tiles, word_of(all.type)),
-           fmt::format("{} tiles of {}", shards.size(), word_of(shards.type())), "ditdata stats " + config.path);
+           fmt::format("{} tiles of {}", shards.size(), word_of(shards.type())), way_to_statistics(shards));
   if (!all.checksum.empty() && all.checksum != checksum_of(shards))
     refuse(fmt::format("{} is of other tiles: they have changed since", path), "checksum " + all.checksum,
-           checksum_of(shards), "ditdata stats " + config.path);
+           checksum_of(shards), way_to_statistics(shards));
   std::vector<std::string> have;
   for (const BandStatistics& band : all.bands) have.push_back(band.name);
   std::vector<BandStatistics> wanted;

@@ -78,6 +78,20 @@ std::vector<TileBand> bands_of(const weights::SafetensorsFile& file, images::Pix
   return bands;
 }
 
+// What ditdata make counted, a number or the first one of a list; -1: the shard does not tell.
+int64_t count_of(const TileShard& shard, const char* key) {
+  const auto found = shard.file.metadata().find(key);
+  if (found == shard.file.metadata().end()) return -1;
+  try {
+    json number = files::parse_json(found->second);
+    if (number.is_array()) number = json(number.at(0));
+    constexpr uint64_t kMost = uint64_t{1} << 40;  // so that sums over shards fit
+    return number.is_number_unsigned() ? int64_t(std::min(number.get<uint64_t>(), kMost)) : -1;
+  } catch (const json::exception&) {
+    return -1;
+  }
+}
+
 images::PixelType type_of(const weights::SafetensorsFile& file, const std::string& dtype) {
   for (const images::PixelType type : kTileTypes)
     if (images::safetensors_name(type) == dtype) return type;
@@ -317,6 +331,23 @@ const TileShard& TileShards::shard_of(int64_t tile) const {
   const auto after = std::upper_bound(shards_.begin(), shards_.end(), tile,
                                       [](int64_t i, const TileShard& shard) { return i < shard.first; });
   return *std::prev(after);
+}
+
+int64_t TileShards::dropped() const {
+  int64_t all = 0;
+  for (const TileShard& shard : shards_) all += std::max<int64_t>(0, count_of(shard, "dropped"));
+  return all;
+}
+
+std::string TileShards::describe_unfinished() const {
+  std::error_code ec;
+  if (fs::is_regular_file(path_, ec)) return "";
+  const int64_t next = count_of(shards_.back(), "next"), pieces = count_of(shards_.back(), "pieces");
+  if (next < 0 || next >= pieces) return "";
+  return fmt::format(
+      "the tiles in {} are of {} of {} pieces of the scenes: the ditdata make that cuts them still runs, or was "
+      "interrupted and goes on when it is started again",
+      path_, next, pieces);
 }
 
 void TileShards::check_like_first(const TileShard& shard) const {

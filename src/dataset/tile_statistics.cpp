@@ -4,6 +4,7 @@
 #include <tbb/global_control.h>
 #include <tbb/parallel_for.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -11,6 +12,8 @@
 #include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/text.hpp"
+#include "ditrain/dataset/file_list.hpp"
 #include "ditrain/files/files.hpp"
 #include "ditrain/files/json.hpp"
 
@@ -176,6 +179,22 @@ std::string statistics_path(const std::string& shards) {
   std::error_code ec;
   const std::filesystem::path path(shards);
   return ((std::filesystem::is_regular_file(path, ec) ? path.parent_path() : path) / "stats.json").string();
+}
+
+bool is_one_of_several(const std::string& shards) {
+  std::error_code ec;
+  if (!std::filesystem::is_regular_file(shards, ec)) return false;
+  const std::vector<std::string> files = list_folder(files::folder_of(shards)).files;
+  return std::count_if(files.begin(), files.end(),
+                       [](const std::string& name) { return file_kind(name) == FileKind::kShard; }) > 1;
+}
+
+std::string way_to_statistics(const TileShards& shards) {
+  if (is_one_of_several(shards.path()))
+    return fmt::format("the whole folder {}, data.scaling: [LOW, HIGH], or a folder for this file alone",
+                       files::folder_of(shards.path()));
+  const std::string unfinished = shards.describe_unfinished();
+  return unfinished.empty() ? "ditdata stats " + quoted_word(shards.path()) : "ditdata make again: " + unfinished;
 }
 
 void write_statistics(const std::string& path, const TileStatistics& all) {

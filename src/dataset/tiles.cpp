@@ -36,6 +36,7 @@ class Tiles final : public Dataset {
         if (!std::isnan(shard.numbers[i])) known_numbers_[i % kNumMetadata] = true;
     for (const std::string& name : shards_.other_files())
       if (name != "stats.json") ignore_file(name);
+    warn_of_unfinished(shards_);
     check_channels(settled, shape_.channels, condition_.channels());
     check_shape();
     if (condition_.channels() > 0) open_condition(settled);
@@ -59,6 +60,10 @@ class Tiles final : public Dataset {
   }
 
  private:
+  void warn_of_unfinished(const TileShards& shards) {
+    if (const std::string text = shards.describe_unfinished(); !text.empty()) warnings_.push_back(text);
+  }
+
   void check_shape() const {
     const TileShard& s = shards_.shards().front();
     if (shape_.height != s.height || shape_.width != s.width)
@@ -70,21 +75,28 @@ class Tiles final : public Dataset {
   }
 
   void open_condition(const Config& settled) {
-    if (!condition_.path.empty()) other_.emplace(condition_.path);
+    if (!condition_.path.empty()) warn_of_unfinished(other_.emplace(condition_.path));
     given_bands_ = find_bands(given().band_names(), condition_.bands, "data.condition");
     for (size_t c = 0; c < given_bands_.size(); ++c)
       given_scales_.emplace_back(settled.condition_low[c], settled.condition_high[c]);
     condition_channels_ = condition_.channels();
+    std::string way = "ditdata make with the same --tile on scenes of the same grid (--resolution resamples)";
     const auto same = [&](const char* what, const std::string& got, const std::string& want) {
       if (got != want)
         refuse("data.condition",
                fmt::format("the tiles in {} do not go with those of data.path: {}", given().path(), what), got, want,
-               "ditdata make with the same --tile on scenes of the same grid (--resolution resamples)");
+               way);
     };
     const auto side = [](const TileShards& all) {
       return fmt::format("{} x {}", all.shards().front().height, all.shards().front().width);
     };
     same("their size", side(given()), side(shards_));
+    const int64_t dropped = given().dropped(), dropped_here = shards_.dropped();
+    if (dropped + dropped_here > 0)
+      way += fmt::format(
+          " and with --max-nodata 1, or one folder of rasters with the bands of both: {} and {} tiles were dropped for "
+          "missing pixels",
+          dropped, dropped_here);
     same("their number", std::to_string(given().size()), std::to_string(shards_.size()));
     for (int64_t i = 0; other_ && i < size_; ++i) {
       const std::vector<double> here = corners_of(shards_, i), there = corners_of(*other_, i);

@@ -123,6 +123,8 @@ void print_dry_run(const config::Config& wanted, int ranks, const std::string& r
   log::info_lines(settled);
   log::info_lines(describe_model(config));
   log::info_line(describe_data(data.get(), wanted.model.num_classes == nn::kClassesOfData));
+  for (const std::string& warning : data ? data->warnings() : std::vector<std::string>())
+    log::warn("data: {}", warning);
   if (const std::string ignored = data ? data->describe_ignored() : ""; !ignored.empty())
     log::info("data: {}", ignored);
   if (const std::string lost = data ? data->describe_unlearnt(config.model.num_classes) : ""; !lost.empty())

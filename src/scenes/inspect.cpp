@@ -428,12 +428,14 @@ Inspection inspect_path(const std::string& path) {
                       .expected = "rasters (.tif, .jp2, .vrt), images (.jpg, .png, .bmp) or .safetensors shards",
                       .hint = archives ? "unpacking the archives there first" : ""});
   for (const json& file : files) shapes.insert(shape_text(file.at("shape")));
-  std::string problem;
+  std::string problem, warnings;
   std::vector<std::string> classes(found.classes.begin(), found.classes.end());
   auto num_classes = int64_t(classes.size());
   if (kind != "rasters")  // their folders are what ditdata make sees as classes
-    if (const auto data = open_as(kind, path, files.front(), problem))
+    if (const auto data = open_as(kind, path, files.front(), problem)) {
       classes = data->class_names(), num_classes = data->num_classes();
+      for (const std::string& warning : data->warnings()) warnings += "warning: " + warning + "\n";
+    }
   json all = {{"path", path},          {"kind", kind},          {"classes", classes}, {"num_classes", num_classes},
               {"other_files", others}, {"exif_turned", turned}, {"files", files},     {"damaged", damaged}};
   std::string table = table_of(all);
@@ -443,7 +445,7 @@ Inspection inspect_path(const std::string& path) {
   if (turned > 0)
     table += fmt::format("{} images have an EXIF orientation that data.exif_orientation: true would turn\n", turned);
   for (const json& file : damaged) table += fmt::format("damaged: {}\n", file.at("problem").get<std::string>());
-  table += advice_of(all, kind, num_classes, problem);
+  table += warnings + advice_of(all, kind, num_classes, problem);
   return {table, int64_t(damaged.size()), all.dump(1, ' ', false, json::error_handler_t::replace) + "\n"};
 }
 

@@ -274,6 +274,7 @@ class ShardWriter {
                 {"classes", text(job_.scenes.classes)},
                 {"source", text(source_)},
                 {"next", text(json{next.piece, next.tile})},
+                {"pieces", std::to_string(num_pieces_)},
                 {"dropped", std::to_string(dropped_)}});
     return all;
   }

@@ -65,6 +65,8 @@ void RunReport::tell_start(const dataset::Dataset& data, const std::string& resu
   if (run_.leader())
     for (const std::string& warning : config::warnings(config)) log::warn_line(warning);
   log::info("data: {}", data.describe());
+  if (run_.leader())
+    for (const std::string& warning : data.warnings()) log::warn("data: {}", warning);
   if (const auto& names = data.class_names(); !names.empty() && names.size() <= kNamedClasses)
     log::info("classes, from 0 on: {}", fmt::join(names, ", "));
   if (const std::string part = data.describe_part(); !part.empty()) log::info("data: {}", part);

@@ -163,7 +163,14 @@ TEST_CASE("tiles: ranges from percentiles, deviations and types of stats.json") 
   Config old = tiles_config(scratch / "set", {ScalingFrom::kPercentiles});
   TestTiles().write(scratch.at("set/b.safetensors"));
   refused([&] { settle_tiles(old); }, "ditdata stats");
+  // Those of one file would take the place of those of all.
+  Config of_file = tiles_config(scratch / "set/b.safetensors", {ScalingFrom::kPercentiles});
+  CHECK((is_one_of_several(of_file.path) && !is_one_of_several(scratch / "set")));
+  write_statistics(scratch / "set/stats.json", statistics_of(TileShards(scratch / "set")));
+  refused([&] { settle_tiles(of_file); },
+          "got 8 tiles of u16, expected 4 tiles of u16; try the whole folder " + scratch / "set" + ", data.scaling");
   std::filesystem::remove(scratch / "set/b.safetensors");
+  CHECK_FALSE(is_one_of_several(scratch / "set/a.safetensors"));
   TileStatistics other = all;
   other.type = images::PixelType::kI16;
   write_statistics(scratch / "set/stats.json", other);
@@ -404,7 +411,31 @@ TEST_CASE("tiles: those that are given have to cover the places of those that ar
   CHECK_NOTHROW(open_with(changed([](TestTiles& t) { t.places.clear(); })));  // not known
   refused([&] { open_with(changed([](TestTiles& t) { t.places[0] += 6; })); }, "tile 0 covers another place");
   refused([&] { open_with(changed([](TestTiles& t) { t.places[5] = -20; })); }, "tile 0 covers another place");
-  refused([&] { open_with(changed([](TestTiles& t) { t.n = 2, t.places.resize(12); })); }, "their number");
+  refused([&] { open_with(changed([](TestTiles& t) { t.n = 2, t.places.resize(12); })); },
+          "their number; got 2, expected 1; try ditdata make with the same --tile");
+  const auto dropped = [](TestTiles& t) { t.n = 2, t.places.resize(12), t.metadata = {{"dropped", "3"}}; };
+  refused(
+      [&] { open_with(changed(dropped)); },
+      "with --max-nodata 1, or one folder of rasters with the bands of both: 3 and 0 tiles were dropped for missing");
+}
+
+TEST_CASE("tiles: a folder whose ditdata make is not done warns, and leads to no statistics of a part") {
+  const ScratchFolder scratch;
+  const auto warnings = [&](const std::string& next, const std::string& pieces, const std::string& path = "") {
+    TestTiles{.metadata = {{"next", next}, {"pieces", pieces}}}.write(scratch.at("set/a.safetensors"));
+    const Config config = tiles_config(scratch / "set" + path);
+    return open_dataset(config, {3, 4, 4}, 0, 0)->warnings();
+  };
+  const std::vector<std::string> some = warnings("[60,3]", "188");
+  REQUIRE(some.size() == 1);
+  CHECK_THAT(some[0], Catch::Contains("are of 60 of 188 pieces of the scenes: the ditdata make"));
+  Config config = tiles_config(scratch / "set", {ScalingFrom::kPercentiles});
+  refused([&] { settle_tiles(config); }, "try ditdata make again: the tiles in");
+  CHECK(warnings("[60,3]", "188", "/a.safetensors").empty());  // a part is what was asked for
+  CHECK(warnings("[188,0]", "188").empty());
+  for (const char* damaged : {"[]", "[-1,0]", "[0.5,0]", "{\"a\":1}", "x", "[18446744073709551615,0]"})
+    CHECK(warnings(damaged, "188").empty());
+  CHECK(warnings("[60,3]", "").empty());
 }
 
 TEST_CASE("tiles: bands that are given come scaled beside those that are predicted, and move with them") {

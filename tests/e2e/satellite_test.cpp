@@ -179,6 +179,12 @@ TEST_CASE("satellite: ditdata make writes the same bytes after it was killed, an
     CHECK(killed.wait().exit_code == 128 + SIGKILL);
     CHECK(data_files(scratch / "killed").size() == 2);  // and the third under a hidden name
   }
+  const Result inspected = require_ok(program("ditdata", {"inspect", scratch / "killed"}));
+  CHECK_THAT(inspected.out, Contains("pieces of the scenes: the ditdata make that cuts them"));
+  const Result counted = require_ok(program("ditdata", {"stats", scratch / "killed"}));
+  CHECK_THAT(counted.err, Contains("pieces of the scenes: the ditdata make that cuts them"));
+  require_error(program("ditdata", {"stats", scratch / "killed/tiles_00000.safetensors"}),
+                {"one of several in its folder", "try the whole folder " + scratch / "killed"});
   REQUIRE_EXIT(run(command("killed", "2")), 0);
   CHECK(data_files(scratch / "killed") == want);
 }

@@ -200,12 +200,14 @@ TEST_CASE("tile maker: the same bytes for any number of threads, and after an en
     job.out = scratch / ("cut" + std::to_string(end));
     CHECK_THROWS_AS(make_tiles(job, [&](const TileProgress& p) { p.pieces == end ? throw Ended() : void(); }), Ended);
     CHECK(shards_in(job.out).size() < want.size());
+    if (end >= 3) CHECK_THAT(TileShards(job.out).describe_unfinished(), Catch::Contains("of 7 pieces of the scenes"));
     const std::string stale = job.out + "/.tiles_00000.safetensors.tmp_0123456789abcdef";
     std::ofstream(stale) << "half";
     const TileResult result = make_tiles(job);
     CHECK_FALSE(std::filesystem::exists(stale));
     CHECK(result.tiles == 210);
     CHECK(shards_in(job.out) == want);
+    CHECK(TileShards(job.out).describe_unfinished() == "");
   }
   const TileResult again = make_tiles(job);
   CHECK((again.found == 210 && again.tiles == 210));

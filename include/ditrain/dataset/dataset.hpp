@@ -103,6 +103,8 @@ class Dataset {
   /// Files in the data folder that are not samples, by extension: "ignored 12 files (.txt 10, .xml 2)"; "" if there are
   /// none. Hidden files do not count.
   std::string describe_ignored() const;
+  /// What is probably wrong with the data although it can be read, one line each.
+  const std::vector<std::string>& warnings() const { return warnings_; }
 
  protected:
   Dataset(const Config& config, const SampleShape& shape);
@@ -124,7 +126,7 @@ class Dataset {
 
   SampleShape shape_;
   int64_t size_ = 0, num_classes_ = 0, condition_channels_ = 0;
-  std::vector<std::string> class_names_;
+  std::vector<std::string> class_names_, warnings_;
   std::array<bool, kNumMetadata> known_numbers_ = {};
 
  private:

@@ -6,7 +6,8 @@
 //   metadata      [N, 7] F64, the numbers of base/metadata.hpp; NaN: unknown
 //   valid         [N, H, W] U8, 0 where a mask of the source marks missing data; only if the source has a mask
 // and this metadata: bands, scale, offset, nodata (JSON lists, one entry per band; null: none), crs (WKT), classes and
-// source (JSON lists).
+// source (JSON lists). What ditdata make goes on by: next ([piece of the scenes, tile in it] where the next shard
+// begins), pieces (of all scenes) and dropped (tiles left out between the last shard and that place).
 // A number is missing if it is not finite, equals the band's nodata, or lies where `valid` is 0.
 #pragma once
 #include <cstring>
@@ -115,6 +116,10 @@ class TileShards {
   const std::vector<std::string>& classes() const { return shards_.front().classes; }
   const TileShard& shard_of(int64_t tile) const;
   const std::vector<std::string>& other_files() const { return other_files_; }
+  /// Tiles that ditdata make left out for missing pixels, as far as the shards tell.
+  int64_t dropped() const;
+  /// That the ditdata make of this folder is not done; "" if it is, or if the last shard does not tell.
+  std::string describe_unfinished() const;
 
  private:
   void check_like_first(const TileShard& shard) const;

@@ -36,6 +36,10 @@ std::string checksum_of(const TileShards& shards);
 TileStatistics statistics_of(const TileShards& shards, int threads = 1);
 
 std::string statistics_path(const std::string& shards);  ///< FOLDER/stats.json; for one file, stats.json beside it
+/// Whether the path is one file of several shards of a folder, whose stats.json is of them all.
+bool is_one_of_several(const std::string& shards);
+/// Advice where these tiles lack statistics, or have those of other tiles.
+std::string way_to_statistics(const TileShards& shards);
 void write_statistics(const std::string& path, const TileStatistics& statistics);
 /// Errors:   InputError, where = path: not a file that write_statistics() wrote
 TileStatistics read_statistics(const std::string& path);
