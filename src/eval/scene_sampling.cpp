@@ -83,6 +83,19 @@ void expect_same_units(const images::RasterInfo& raster, const std::vector<int>&
   }
 }
 
+// Without the tiles a raster has to say by itself which of its pixels are missing.
+void warn_of_unknown(const images::RasterInfo& raster, const std::vector<int>& bands) {
+  const bool told = raster.has_mask || std::all_of(bands.begin(), bands.end(), [&](int band) {
+                      return raster.bands[size_t(band)].nodata.has_value();
+                    });
+  if (told || !log::of_rank().empty()) return;
+  log::warn(
+      "the tiles that the model learnt from are not here, and {} states neither a number of missing pixels nor a mask: "
+      "all of its pixels count as data (gdal_translate -a_nodata V writes a copy that states V), and its scale and "
+      "units are not compared with theirs",
+      raster.path);
+}
+
 // Where tiles begin along a side of the scene. Their distance is a pixel less than half a tile: so borders of patches,
 // which a model may show, lie elsewhere in each of the tiles that overlap.
 std::vector<int64_t> beginnings(int64_t scene, int64_t tile) {
@@ -192,7 +205,10 @@ class SceneModel {
 
 images::RasterInfo find_condition(const std::string& path, const dataset::Config& data) {
   const images::RasterInfo info = images::Raster(path).info();
-  expect_same_units(info, bands_of(info, data), learnt_numbers(data));
+  const std::vector<int> bands = bands_of(info, data);
+  const LearntNumbers learnt = learnt_numbers(data);
+  expect_same_units(info, bands, learnt);
+  if (learnt.bands.empty()) warn_of_unknown(info, bands);
   return info;
 }
 

@@ -295,7 +295,11 @@ TEST_CASE("satellite: bands that are drawn from others, tile by tile in training
   REQUIRE_EXIT(run(program("ditexport",
                            {"--checkpoint", scratch / "run", "--out", scratch / "w.safetensors", "--format", "dit"})),
                0);
-  REQUIRE_EXIT(run(draw("w.safetensors", "three", {"--condition", scene, "--num", "2", "--labels", "1"})), 0);
+  // What the tiles would tell of the scene is not in an export.
+  const Args same = {"--condition", scene, "--num", "2", "--labels", "1"};
+  const char* unknown = "states neither a number of missing pixels nor a mask";
+  CHECK_THAT(require_ok(draw("w.safetensors", "three", same)).err, Contains(unknown));
+  CHECK_THAT(require_ok(draw("run", "four", same)).err, !Contains(unknown));
   CHECK(read_file(scratch / "one/000001.tif") == read_file(scratch / "three/000001.tif"));
   require_error(
       program("ditexport", {"--checkpoint", scratch / "run", "--out", scratch / "d", "--format", "diffusers"}),

@@ -18,7 +18,8 @@ struct ConditionScene {
   std::vector<float> image = {};  ///< [condition channels, height, width]; NaN: no data
   double without_data = 0;        ///< share of pixels that lack a band
 };
-/// Opens the raster and checks its bands; reads no pixels.
+/// Opens the raster and checks its bands; reads no pixels. Warns if neither the raster nor the tiles that the model
+/// learnt from say which pixels are missing.
 /// Errors:   InputError, where = path: what Raster refuses; a band that data.condition names is not there
 images::RasterInfo find_condition(const std::string& path, const dataset::Config& data);
 /// Reads the bands, scaled as tiles are; pixels without data are treated as in tiles (dataset/tiles.cpp).
