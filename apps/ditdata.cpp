@@ -104,7 +104,7 @@ eval::AutoencoderOptions options_of(const config::CommandLine& line) {
 
 std::vector<std::string> names_of(const config::CommandLine& line, const std::string& flag) {
   if (!line.has(flag)) return {};
-  const std::vector<std::string> names = split(line.get(flag), ',');
+  const std::vector<std::string> names = cells(line.get(flag), ',');
   if (std::count(names.begin(), names.end(), "") > 0)
     throw InputError({.where = "command line", .what = "--" + flag + " has an empty name", .got = line.get(flag)});
   return names;

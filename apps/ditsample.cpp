@@ -230,16 +230,6 @@ void choose_sampling(Job& job, const config::CommandLine& line, const config::Co
            "a file or folder", "--guide DIR, or --guide none to guide by labels");
 }
 
-/// Parts without the blanks around them.
-std::vector<std::string> cells(const std::string& line, char separator) {
-  std::vector<std::string> parts = split(line, separator);
-  for (std::string& part : parts) {
-    const size_t first = part.find_first_not_of(" \t\r"), last = part.find_last_not_of(" \t\r");
-    part = first == part.npos ? "" : part.substr(first, last - first + 1);
-  }
-  return parts;
-}
-
 /// The names of the classes, as the data has them now. Errors: InputError if it cannot be read
 std::vector<std::string> names_of_classes(const config::Config& config) {
   dataset::Config data = config.data;

@@ -31,6 +31,15 @@ std::vector<std::string> split(std::string_view text, char separator) {
   return parts;
 }
 
+std::vector<std::string> cells(std::string_view text, char separator) {
+  std::vector<std::string> parts = split(text, separator);
+  for (std::string& part : parts) {
+    const size_t first = part.find_first_not_of(" \t\r"), last = part.find_last_not_of(" \t\r");
+    part = first == part.npos ? "" : part.substr(first, last - first + 1);
+  }
+  return parts;
+}
+
 bool is_utf8(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     const auto lead = static_cast<uint8_t>(text[i]);

@@ -16,6 +16,7 @@ TEST_CASE("parts between separators, also empty ones") {
   CHECK(ditrain::split("1,2", ',') == Parts{"1", "2"});
   CHECK(ditrain::split(",2,", ',') == Parts{"", "2", ""});
   CHECK(ditrain::split("", ',') == Parts{""});
+  CHECK(ditrain::cells(" Red,\tNear infrared ,", ',') == Parts{"Red", "Near infrared", ""});
 }
 
 TEST_CASE("a number is the whole text") {

@@ -13,6 +13,8 @@ std::string format_duration(double seconds);
 
 /// What stands between the separators: one more than there are of these, so "" has one part, which is empty.
 std::vector<std::string> split(std::string_view text, char separator);
+/// The same parts without the blanks around them.
+std::vector<std::string> cells(std::string_view text, char separator);
 
 /// Whether the whole text is one number (without blanks, without +); `value` becomes it, and stays otherwise.
 template <class T>
