@@ -377,8 +377,12 @@ void place(Scene& scene, const Group& group, double resolution) {
   if (!(scene.whole_width > 0 && scene.whole_height > 0 && scene.whole_width <= most && scene.whole_height <= most))
     refuse(scene.name, "--resolution makes a grid of too many pixels, or of none",
            fmt::format("{:.6g} x {:.6g}", scene.whole_width, scene.whole_height));
-  scene.width = std::max<int64_t>(1, int64_t(std::floor(scene.whole_width)));
-  scene.height = std::max<int64_t>(1, int64_t(std::floor(scene.whole_height)));
+  if (scene.whole_width < 1 || scene.whole_height < 1)
+    refuse(scene.name, "the scene is smaller than a pixel of --resolution",
+           fmt::format("{:.6g} x {:.6g} pixels", scene.whole_width, scene.whole_height), "",
+           fmt::format("a side in units of the CRS, in which pixels of this scene have {:.6g} x {:.6g}",
+                       across * resolution, down * resolution));
+  scene.width = int64_t(std::floor(scene.whole_width)), scene.height = int64_t(std::floor(scene.whole_height));
   t[1] /= across, t[4] /= across, t[2] /= down, t[5] /= down;
 }
 

@@ -129,6 +129,10 @@ TEST_CASE("tile maker: with --resolution pixels have that side, and what is over
   const auto numbers = band_of(shards, 0, 0);
   for (int64_t p = 0; p < 16; ++p) CHECK(numbers[size_t(p)] == images::test_number(0, p / 4 * 3 + 1, p % 4 * 3 + 1));
   CHECK(weights::to_f64(shards.shards()[0].file.tensor("geotransform"))[1] == 30);
+  refused(
+      [&] { find_scenes({.from = scratch / "in", .resolution = 1000}); },
+      "the scene is smaller than a pixel of --resolution; got 0.13 x 0.13 pixels; try a side in units of the CRS, in "
+      "which pixels of this scene have 10 x 10");
 }
 
 TEST_CASE("tile maker: tiles with too many missing pixels are dropped and counted") {
