@@ -100,7 +100,8 @@ std::vector<Sums> sums_of(images::Raster& raster) {
   return sums;
 }
 
-json of_raster(const std::string& path) {
+// `named`: the band that the file's name gives to ditdata make, or "".
+json of_raster(const std::string& path, const std::string& named) {
   images::Raster raster(path);
   const images::RasterInfo& info = raster.info();
   json file = {{"file", path},
@@ -113,10 +114,8 @@ json of_raster(const std::string& path) {
     names.push_back(band.name), scales.push_back(band.scale), offsets.push_back(band.offset);
     if (band.is_alpha) file["alpha_band"] = names.size();
   }
-  const std::string named = band_of_file_name(path);  // which ditdata make takes
-  const auto is_data = [](const images::RasterBand& b) { return !b.is_alpha; };
-  if (!named.empty() && std::count_if(info.bands.begin(), info.bands.end(), is_data) == 1)
-    names[size_t(std::find_if(info.bands.begin(), info.bands.end(), is_data) - info.bands.begin())] = named;
+  for (size_t b = 0; b < info.bands.size(); ++b)
+    if (!named.empty() && !info.bands[b].is_alpha) names[b] = named;  // the only one
   file["nodata"] = joined(nodata), file["bands"] = names, file["scales"] = scales, file["offsets"] = offsets;
   file["crs"] = info.crs.empty() ? json() : json(info.crs);
   if (info.epsg != 0) file["epsg"] = info.epsg;
@@ -205,22 +204,16 @@ json of_latents(const std::string& path) {
 
 struct Found {
   std::map<dataset::FileKind, std::vector<std::string>> paths;
-  std::set<std::string> classes;  // sub-folders with data
   dataset::VisitedFolders visited = {};
 };
 
-void look(const std::string& folder, const std::string& top, int depth, Found& found) {
+void look(const std::string& folder, int depth, Found& found) {
   if (!found.visited.enter(folder)) return;
   const dataset::Listing listing = dataset::list_folder(folder, "a folder that exists");
-  for (const std::string& name : listing.files) {
-    const dataset::FileKind kind = dataset::file_kind(name);
-    found.paths[kind].push_back(folder + "/" + name);
-    if (!top.empty() && kind != dataset::FileKind::kOther) found.classes.insert(top);
-  }
+  for (const std::string& name : listing.files) found.paths[dataset::file_kind(name)].push_back(folder + "/" + name);
   if (depth < dataset::kMaxDepth)
     for (const std::string& name : listing.folders)
-      if (name != dataset::kQualityFolder)
-        look(folder + "/" + name, depth == 0 && !dataset::is_product(name) ? name : top, depth + 1, found);
+      if (name != dataset::kQualityFolder) look(folder + "/" + name, depth + 1, found);
 }
 
 std::string numbers_text(const json& list) {
@@ -291,6 +284,17 @@ std::unique_ptr<dataset::Dataset> open_as(const std::string& kind, const std::st
   }
 }
 
+// The classes that ditdata make would find with these bands; {}: none, or it would refuse the path: `problem` is why.
+std::vector<std::string> classes_of_scenes(const std::string& path, const std::vector<std::string>& bands,
+                                           std::string& problem) {
+  try {
+    return find_scenes({.from = path, .bands = bands}).classes;
+  } catch (const Error& e) {
+    problem = e.what();
+    return {};
+  }
+}
+
 // The side of the tiles that the small configs train on, or a smaller one if no file has such a tile.
 int64_t tile_that_fits(const json& files) {
   int64_t largest = 0;
@@ -338,15 +342,10 @@ NumberFlags number_flags(const std::vector<std::string>& paths) {
 }
 
 // The line that cuts rasters into tiles. Bands by name leave out previews and masks, which have others.
-std::string way_to_tiles(const std::string& from, const json& files) {
+std::string way_to_tiles(const std::string& from, const json& files, const std::vector<std::string>& bands) {
   std::vector<std::string> paths;
   for (const json& f : files)
     if (f.contains("format")) paths.push_back(f.at("file").get<std::string>());
-  std::vector<std::string> bands;
-  try {
-    bands = bands_of_file_names(paths);
-  } catch (const Error&) {  // one that is gone by now: the table is there
-  }
   const NumberFlags numbers = number_flags(paths);
   return fmt::format("ditrain trains on tiles of them: ditdata make --from {}{}{} --tile {} --out TILES\n{}",
                      quoted_word(from), bands.empty() ? "" : fmt::format(" --bands {}", fmt::join(bands, ",")),
@@ -363,13 +362,15 @@ std::string about_deviation(const json& deviations, double scale) {
                      deviation, odd ? ", far from 1: data.latent_scale should be the factor of their VAE" : "");
 }
 
-// What ditrain would make of it: one or two lines.
-std::string advice_of(const json& all, const std::string& kind, int64_t classes, const std::string& problem) {
+// What ditrain would make of it: one or two lines. `bands`: those that ditdata make has to name.
+std::string advice_of(const json& all, const std::string& kind, const std::vector<std::string>& bands, int64_t classes,
+                      const std::string& problem) {
   const json& first = all.at("files").front();
   const json& s = first.at("shape");
   const auto path = all.at("path").get<std::string>();
-  if (kind == "rasters") return way_to_tiles(path, all.at("files"));
-  if (!problem.empty()) return fmt::format("ditrain would refuse it: {}\n", problem);
+  if (!problem.empty())
+    return fmt::format("{} would refuse it: {}\n", kind == "rasters" ? "ditdata make" : "ditrain", problem);
+  if (kind == "rasters") return way_to_tiles(path, all.at("files"), bands);
   if (kind == "images")
     return fmt::format(
         "data.kind=folder data.path={} model.in_channels=3 model.num_classes={}: scaled and cropped to "
@@ -391,7 +392,7 @@ Inspection inspect_path(const std::string& path) {
   if (fs::is_regular_file(path, ec))
     found.paths[dataset::file_kind(path)].push_back(path);
   else
-    look(path, "", 0, found);
+    look(path, 0, found);
   json files = json::array(), damaged = json::array();
   int64_t turned = 0;
   std::string kind;
@@ -409,8 +410,10 @@ Inspection inspect_path(const std::string& path) {
       kind = tiles ? "tiles" : "latents";
       return tiles ? of_tiles(file) : of_latents(file);
     });
-  if (!found.paths[dataset::FileKind::kRaster].empty()) kind = "rasters";
-  for (const std::string& file : found.paths[dataset::FileKind::kRaster]) add(file, [&] { return of_raster(file); });
+  const std::vector<std::string>& rasters = found.paths[dataset::FileKind::kRaster];
+  if (!rasters.empty()) kind = "rasters";
+  FileNameBands bands = bands_of_file_names(rasters);
+  for (const std::string& file : rasters) add(file, [&] { return of_raster(file, bands.of_file[file]); });
   if (kind.empty()) kind = "images";
   for (const std::string& file : found.paths[dataset::FileKind::kImage])
     add(file, [&] { return of_image(file, turned); });
@@ -429,13 +432,15 @@ Inspection inspect_path(const std::string& path) {
                       .hint = archives ? "unpacking the archives there first" : ""});
   for (const json& file : files) shapes.insert(shape_text(file.at("shape")));
   std::string problem, warnings;
-  std::vector<std::string> classes(found.classes.begin(), found.classes.end());
-  auto num_classes = int64_t(classes.size());
-  if (kind != "rasters")  // their folders are what ditdata make sees as classes
-    if (const auto data = open_as(kind, path, files.front(), problem)) {
-      classes = data->class_names(), num_classes = data->num_classes();
-      for (const std::string& warning : data->warnings()) warnings += "warning: " + warning + "\n";
-    }
+  std::vector<std::string> classes;
+  int64_t num_classes = 0;
+  if (kind == "rasters") {
+    classes = classes_of_scenes(path, bands.wanted, problem);
+    num_classes = int64_t(classes.size());
+  } else if (const auto data = open_as(kind, path, files.front(), problem)) {
+    classes = data->class_names(), num_classes = data->num_classes();
+    for (const std::string& warning : data->warnings()) warnings += "warning: " + warning + "\n";
+  }
   json all = {{"path", path},          {"kind", kind},          {"classes", classes}, {"num_classes", num_classes},
               {"other_files", others}, {"exif_turned", turned}, {"files", files},     {"damaged", damaged}};
   std::string table = table_of(all);
@@ -445,7 +450,7 @@ Inspection inspect_path(const std::string& path) {
   if (turned > 0)
     table += fmt::format("{} images have an EXIF orientation that data.exif_orientation: true would turn\n", turned);
   for (const json& file : damaged) table += fmt::format("damaged: {}\n", file.at("problem").get<std::string>());
-  table += warnings + advice_of(all, kind, num_classes, problem);
+  table += warnings + advice_of(all, kind, bands.wanted, num_classes, problem);
   return {table, int64_t(damaged.size()), all.dump(1, ' ', false, json::error_handler_t::replace) + "\n"};
 }
 

@@ -57,25 +57,34 @@ bool holds_archives(const std::string& folder) {
   return std::any_of(files.begin(), files.end(), dataset::is_archive);
 }
 
-// "T33_B02_10m" is the band "B02" of "T33"; no band: the whole name.
+// What a name says if one of its words is the band: "T33_B02_10m" is the band "B02" of "T33".
 struct NameParts {
   std::string band, rest;
 };
-NameParts parts_of(const std::string& stem) {
-  static const std::regex band(
-      "(b[0-9]{1,2}a?|coastal|blue|green|yellow|red|rededge[0-9]?|nir[0-9]?|swir[0-9]*|cirrus|pan)", std::regex::icase);
-  NameParts parts;
-  size_t begin = 0;
-  while (begin <= stem.size()) {
+
+// All that a name may say, likelier ones first: numbers before colours, words at the end before those at the beginning.
+// {}: no word is a band.
+std::vector<NameParts> readings_of(const std::string& stem) {
+  static const std::regex number("b[0-9]{1,2}a?|band([0-9]{1,3}a?)", std::regex::icase);
+  static const std::regex name("coastal|blue|green|yellow|red|rededge[0-9]?|nir[0-9]*|swir[0-9]*|cirrus|pan|[vh][vh]",
+                               std::regex::icase);
+  std::vector<std::string> words;
+  for (size_t begin = 0; begin <= stem.size();) {
     const size_t end = std::min(stem.find_first_of("_-. ", begin), stem.size());
-    const std::string word = stem.substr(begin, end - begin);
+    if (const std::string word = stem.substr(begin, end - begin); !is_size(word)) words.push_back(word);
     begin = end + 1;
-    if (parts.band.empty() && std::regex_match(word, band))
-      parts.band = word;
-    else if (!is_size(word))
-      parts.rest += (parts.rest.empty() ? "" : "_") + word;
   }
-  return parts;
+  std::vector<NameParts> all;
+  for (const std::regex* kind : {&number, &name})
+    for (size_t i = words.size(); i-- > 0;) {
+      std::smatch found;
+      if (!std::regex_match(words[i], found, *kind)) continue;
+      NameParts parts{kind == &number && found[1].matched ? "B" + found[1].str() : words[i], ""};
+      for (size_t k = 0; k < words.size(); ++k)
+        if (k != i) parts.rest += (parts.rest.empty() ? "" : "_") + words[k];
+      all.push_back(parts);
+    }
+  return all;
 }
 
 // "b02" -> "B2", "b8a" -> "B8A"; a band without a number as it is.
@@ -130,22 +139,41 @@ struct Group {
   std::vector<Part> parts;
 };
 
+// The name of the scene that a file of one band belongs to.
+std::string scene_of(const FoundFile& file, const NameParts& parts) {
+  const fs::path folder(file.folder), place = is_size(folder.filename().string()) ? folder.parent_path() : folder;
+  return place.string() + (parts.rest.empty() ? "" : "/" + parts.rest);
+}
+
 std::vector<Group> group_files(const std::vector<FoundFile>& files) {
   std::set<std::string> stacked;
   for (const FoundFile& file : files)
     if (file.info.format == "VRT")
       for (const std::string& part : file.info.files)
         if (part != file.path) stacked.insert(fs::weakly_canonical(part).string());
-  std::map<std::string, Group> groups;  // by name, so in order
+  struct NamedFile {
+    const FoundFile* file;
+    std::vector<NameParts> readings;
+  };
+  std::vector<NamedFile> named;
+  std::map<std::string, std::set<std::string>> bands;  // of scenes that names may mean
   for (const FoundFile& file : files) {
     if (stacked.contains(fs::weakly_canonical(file.path).string())) continue;
-    const NameParts parts = parts_of(fs::path(file.path).stem().string());
-    const bool single = count_data_bands(file.info) == 1 && !parts.band.empty();
-    const fs::path folder(file.folder), place = is_size(folder.filename().string()) ? folder.parent_path() : folder;
-    const std::string name = single ? place.string() + (parts.rest.empty() ? "" : "/" + parts.rest) : file.path;
+    named.push_back({&file, {}});
+    if (count_data_bands(file.info) == 1) named.back().readings = readings_of(fs::path(file.path).stem().string());
+    for (const NameParts& parts : named.back().readings)
+      bands[scene_of(file, parts)].insert(dataset::canonical_band(parts.band));
+  }
+  std::map<std::string, Group> groups;  // by name, so in order
+  for (const auto& [file, readings] : named) {
+    // Of several bands in a name ("Red_Sea_B02", "site_B1_red") the one counts by which a scene has most bands.
+    const NameParts* best = nullptr;
+    for (const NameParts& parts : readings)
+      if (best == nullptr || bands[scene_of(*file, parts)].size() > bands[scene_of(*file, *best)].size()) best = &parts;
+    const std::string name = best != nullptr ? scene_of(*file, *best) : file->path;
     Group& group = groups[name];
-    group.name = name, group.top = file.top, group.single_bands = single;
-    group.parts.push_back({&file, single ? parts.band : ""});
+    group.name = name, group.top = file->top, group.single_bands = best != nullptr;
+    group.parts.push_back({file, best != nullptr ? best->band : ""});
   }
   std::vector<Group> all;
   for (auto& [name, group] : groups) all.push_back(std::move(group));
@@ -437,32 +465,39 @@ std::vector<std::string> Scene::files() const {
   return all;
 }
 
-std::string band_of_file_name(const std::string& path) { return parts_of(fs::path(path).stem().string()).band; }
-
-std::vector<std::string> bands_of_file_names(const std::vector<std::string>& rasters) {
+FileNameBands bands_of_file_names(const std::vector<std::string>& rasters) {
   std::vector<FoundFile> files;
-  for (const std::string& path : rasters)
-    files.push_back({path, fs::path(path).parent_path().string(), "", images::Raster(path).info()});
+  for (const std::string& path : rasters) {
+    try {
+      files.push_back({path, fs::path(path).parent_path().string(), "", images::Raster(path).info()});
+    } catch (const Error&) {  // names of the others do not depend on it
+    }
+  }
+  FileNameBands found;
   std::vector<std::set<std::string>> scenes;
   for (const Group& group : group_files(files)) {
     std::set<std::string> bands;
     for (const Part& part : group.parts)
-      if (group.single_bands) bands.insert(as_in_configs(part.band));
+      if (group.single_bands) bands.insert(as_in_configs(part.band)), found.of_file[part.file->path] = part.band;
     scenes.push_back(std::move(bands));
   }
+  std::erase_if(files, [](const FoundFile& file) { return file.info.format == "VRT"; });
+  for (const Group& group : group_files(files))  // parts of VRTs are no scenes, but their names tell bands
+    for (const Part& part : group.parts)
+      if (group.single_bands) found.of_file.emplace(part.file->path, part.band);
   const auto most =
       std::max_element(scenes.begin(), scenes.end(), [](const auto& a, const auto& b) { return a.size() < b.size(); });
-  if (most == scenes.end()) return {};
+  if (most == scenes.end()) return found;
   std::set<std::string> common = *most;
   for (const std::set<std::string>& bands : scenes) {
     std::set<std::string> both;
     std::set_intersection(common.begin(), common.end(), bands.begin(), bands.end(), std::inserter(both, both.end()));
     if (!both.empty()) common = std::move(both);
   }
-  std::vector<std::string> sorted(common.begin(), common.end());
-  std::stable_sort(sorted.begin(), sorted.end(),
+  found.wanted.assign(common.begin(), common.end());
+  std::stable_sort(found.wanted.begin(), found.wanted.end(),
                    [](const auto& a, const auto& b) { return number_of_band(a) < number_of_band(b); });
-  return sorted;
+  return found;
 }
 
 SceneList find_scenes(const SceneRequest& request) {

@@ -332,6 +332,28 @@ TEST_CASE("tile maker: work goes on only with the scenes it began with") {
   refused(make, "made in another way");
 }
 
+TEST_CASE("scenes: the words of file names that are bands") {
+  if (!images::has_gdal()) SKIP("no GDAL");
+  const ScratchFolder scratch;
+  using Names = std::vector<std::string>;
+  const auto check = [&](const std::string& folder, const std::string& begin, const Names& words, const Names& bands) {
+    CAPTURE(folder);
+    for (const std::string& word : words) images::write_u16(scratch.at(folder + "/" + begin + word), {""}, 4, 4);
+    const SceneList list = find_scenes({.from = scratch / folder});
+    REQUIRE(list.scenes.size() == 1);
+    Names found;
+    for (const SceneBand& band : list.scenes[0].bands) found.push_back(band.facts.name);
+    CHECK(found == bands);
+  };
+  check("sea", "Red_Sea_20200601_", {"B02.tif", "B03.tif", "B8A.tif"}, {"B02", "B03", "B8A"});
+  check("nile", "", {"B2_blue_nile.tif", "B3_blue_nile.tif"}, {"B2", "B3"});
+  check("site", "site_B1_", {"blue.tif", "green.tif", "red.tif"}, {"blue", "green", "red"});
+  check("alone", "Red_", {"B2_pan.tif"}, {"B2"});
+  check("landsat", "LC08_193027_sr_", {"band2.tif", "band10.tif"}, {"B10", "B2"});
+  check("radar", "S1A_20200601_", {"VH.tif", "VV.tif"}, {"VH", "VV"});
+  check("stac", "S2_20200601_", {"blue.tif", "nir08.tif", "swir16.tif"}, {"blue", "nir08", "swir16"});
+}
+
 TEST_CASE("scenes: what does not go together is refused by name") {
   if (!images::has_gdal()) SKIP("no GDAL");
   const ScratchFolder scratch;
@@ -655,6 +677,29 @@ TEST_CASE("inspect: products get a line of ditdata make that leaves out previews
   write("named/a_NIR.tif"), write("named/a_Blue.tif"), write("whole/a.tif", 2);
   CHECK(line_of("named") == " --bands Blue,NIR --tile 32 --out TILES\n");
   CHECK(line_of("whole") == " --tile 32 --out TILES\n");
+}
+
+TEST_CASE("inspect: what ditdata make would refuse has no line of it, and classes are those that it finds") {
+  if (!images::has_gdal()) SKIP("no GDAL");
+  const ScratchFolder scratch;
+  const auto table_of = [&](const std::string& folder) {
+    const std::string table = inspect_path(scratch / folder).table;
+    CHECK(table.find("ditdata make --from") == std::string::npos);
+    return table.substr(table.rfind('\n', table.size() - 2) + 1);
+  };
+  images::write_test_raster(scratch.at("f64/a.tif"), images::PixelType::kF64, {"x"}, 4, 4, std::vector<double>(16));
+  CHECK(table_of("f64").starts_with("ditdata make would refuse it: [" + scratch / "f64/a.tif" + "] tiles cannot have"));
+  images::write_test_raster(scratch.at("types/a.tif"), images::PixelType::kU8, {"x"}, 4, 4, std::vector<uint8_t>(16));
+  images::write_u16(scratch.at("types/b.tif"), {"x"}, 4, 4);
+  CHECK(table_of("types").find("b.tif] another type than ") != std::string::npos);
+  const auto classes = [&](const std::string& folder) {
+    return nlohmann::json::parse(inspect_path(scratch / folder).json)["classes"];
+  };
+  for (const char* name :
+       {"products/one/one_B2.tif", "products/two/two_B2.tif", "classes/one/a.tif", "classes/two/b.tif"})
+    images::write_u16(scratch.at(name), {"B2"}, 4, 4);
+  CHECK(classes("products").empty());
+  CHECK(classes("classes") == nlohmann::json{"one", "two"});
 }
 
 TEST_CASE("inspect: rasters, tiles and images") {

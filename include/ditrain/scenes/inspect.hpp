@@ -13,7 +13,7 @@ struct Inspection {
                      ///< "crs", "valid": pixels per band, "mean", "min", "max", ...}], ...}
 };
 
-/// Reads every pixel once. The classes are those that a data set from this path would have.
+/// Reads every pixel once. The classes are those that a data set from this path would have; none if it is refused.
 /// Errors:   InputError if there is no data
 Inspection inspect_path(const std::string& path);
 

@@ -3,13 +3,16 @@
 //
 // A raster of several bands is a scene. Rasters of one band are one scene together if their names differ only in the
 // band (T33_20200601_B02_10m.tif, T33_20200601_B8A_20m.tif) and a size such as 10m; the band's name is then that of the
-// file. They may lie in folders beside each other that are named after sizes (R10m, R20m). A band that exists at
-// several resolutions comes from its finest file or, if a resolution is asked for, from the coarsest file that is not
-// coarser than that. Files that a VRT beside them stacks are parts of the VRT. A sub-folder of the top folder is a
-// class, unless labels are not wanted, it is a product of Sentinel-2 (X.SAFE, S2?_MSIL...) or Landsat (LC08_...), or
-// every sub-folder holds the single-band files of one scene whose name begins with the folder's. Scenes beside two
-// class folders or more are not used; one folder beside scenes is no class.
+// file, B4 of _band4. Where several words of a name are bands (Red_Sea_B02.tif, site_B1_red.tif), the one counts by
+// which a scene has most bands, else a number before a colour, and the last word before others. They may lie in folders
+// beside each other that are named after sizes (R10m, R20m). A band that exists at several resolutions comes from its
+// finest file or, if a resolution is asked for, from the coarsest file that is not coarser than that. Files that a VRT
+// beside them stacks are parts of the VRT. A sub-folder of the top folder is a class, unless labels are not wanted, it
+// is a product of Sentinel-2 (X.SAFE, S2?_MSIL...) or Landsat (LC08_...), or every sub-folder holds the single-band
+// files of one scene whose name begins with the folder's. Scenes beside two class folders or more are not used; one
+// folder beside scenes is no class.
 #pragma once
+#include <map>
 #include <string>
 #include <vector>
 
@@ -62,14 +65,17 @@ struct SceneList {
   std::vector<std::string> other_resolutions = {};
 };
 
-/// The band that the name of a file gives, "B02" of T33_B02_10m.tif; "": none.
-std::string band_of_file_name(const std::string& path);
+/// The bands that the names of single-band rasters give.
+struct FileNameBands {
+  std::map<std::string, std::string> of_file;  ///< by path: "B02" of T33_B02_10m.tif; rasters without one are not there
+  /// Those that the --bands of ditdata make has to name, as for products with previews and masks beside them: all bands
+  /// of the scene that has most, less those that another scene with some of them lacks; as configs write them, numbers
+  /// in order (B1, ..., B8, B8A, B9). {}: there is no such scene.
+  std::vector<std::string> wanted;
+};
 
-/// The bands that the --bands of ditdata make has to name for rasters whose bands are named by their files, as those of
-/// products with previews and masks beside them: all bands of the scene that has most, less those that another scene
-/// with some of them lacks; as configs write them, numbers in order (B1, ..., B8, B8A, B9). {}: there is no such scene.
-/// Errors:   InputError for a raster that cannot be opened
-std::vector<std::string> bands_of_file_names(const std::vector<std::string>& rasters);
+/// Opens every raster; those that cannot be opened are left out.
+FileNameBands bands_of_file_names(const std::vector<std::string>& rasters);
 
 /// Opens every raster once.
 /// Errors:   InputError naming scene and file: no rasters, a file that is damaged, a band that a scene lacks, has
