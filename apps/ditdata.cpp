@@ -242,6 +242,52 @@ int encode(const config::CommandLine& line, dist::Communicator& comm) {
   return kExitDone;
 }
 
+/// A scene whose numbers of this band mean something else than those of the first scene; null: there is none.
+const scenes::Scene* with_other_scale(const scenes::SceneList& list, size_t band) {
+  const dataset::TileBand& facts = list.scenes.front().bands[band].facts;
+  const auto found = std::find_if(list.scenes.begin(), list.scenes.end(), [&](const scenes::Scene& scene) {
+    return scene.bands[band].facts.scale != facts.scale || scene.bands[band].facts.offset != facts.offset;
+  });
+  return found == list.scenes.end() ? nullptr : &*found;
+}
+
+void warn_of_scales(const scenes::SceneList& list) {
+  const scenes::Scene& first = list.scenes.front();
+  for (size_t b = 0; b < first.bands.size(); ++b)
+    if (const scenes::Scene* other = with_other_scale(list, b)) {
+      const dataset::TileBand &facts = first.bands[b].facts, &others = other->bands[b].facts;
+      log::warn(
+          "{} has scale {} and offset {} in band {}, and {} has {} and {}: ditrain does not train on tiles of "
+          "both, which need folders of their own",
+          first.name, facts.scale, facts.offset, facts.name, other->name, others.scale, others.offset);
+      return;
+    }
+}
+
+/// Warns of scenes that show the same ground on the same day: copies, or bands whose names do not tell that.
+void warn_of_twins(const scenes::SceneList& list) {
+  std::map<std::string, const scenes::Scene*> seen;  // by folder, grid and date
+  int64_t twins = 0;
+  std::pair<std::string, std::string> example;
+  for (const scenes::Scene& scene : list.scenes) {
+    if (!scene.transform) continue;
+    const auto folder = std::filesystem::path(scene.bands.front().file).parent_path().string();
+    const auto [same, is_first] = seen.emplace(
+        fmt::format("{} {} x {} {} {} {}", folder, scene.width, scene.height, fmt::join(*scene.transform, " "),
+                    fmt::join(scene.metadata.begin() + kYear, scene.metadata.end(), " "), scene.crs),
+        &scene);
+    if (!is_first && ++twins == 1) example = {same->second->name, scene.name};
+  }
+  if (twins == 0) return;
+  log::warn(
+      "{} of {} scenes lie on the grid of another one of their folder and have no other date, such as {} and {}: {}",
+      twins, list.scenes.size(), example.first, example.second,
+      list.scenes.front().bands.size() > 1
+          ? "a copy, such as a stack beside its single bands, gives every tile twice"
+          : "leave copies out; bands of one scene need names that say so (X_B2.tif, X_Red.tif), or a VRT that stacks "
+            "them (gdalbuildvrt -separate)");
+}
+
 /// Warns of scenes whose numbers or pixels mean something else than those of the others.
 void warn_of_mixtures(const scenes::SceneList& list) {
   static const std::regex baseline("S2[A-Z]_MSIL.*_N([0-9]{4})_");
@@ -263,6 +309,8 @@ void warn_of_mixtures(const scenes::SceneList& list) {
   if (greatest > kSameSize * least)
     log::warn("scenes have pixels of different sizes (from {:.6g} to {:.6g}); --resolution makes them equal", least,
               greatest);
+  warn_of_scales(list);
+  warn_of_twins(list);
 }
 
 void log_scenes(const scenes::SceneList& list, double resolution) {
@@ -330,11 +378,8 @@ void log_quantities(const scenes::SceneList& list, const dataset::TileStatistics
   std::string text;
   size_t odd = 0;
   for (size_t b = 0; b < statistics.bands.size(); ++b) {
+    if (with_other_scale(list, b) != nullptr) return;  // several quantities
     const dataset::TileBand& facts = list.scenes.front().bands[b].facts;
-    if (std::any_of(list.scenes.begin(), list.scenes.end(), [&](const scenes::Scene& scene) {
-          return scene.bands[b].facts.scale != facts.scale || scene.bands[b].facts.offset != facts.offset;
-        }))
-      return;  // several quantities
     if (facts.scale == 1 && facts.offset == 0) continue;
     const double mean = statistics.bands[b].mean * facts.scale + facts.offset;
     text += fmt::format("{}{} {:.4g}", text.empty() ? "" : ", ", facts.name, mean);

@@ -222,6 +222,34 @@ TEST_CASE("satellite: bad input of ditdata and of tiles ends with 2 and says wha
   REQUIRE_EXIT(run(train({"data.scaling=[0, 4000]"})), 0);
 }
 
+TEST_CASE("satellite: ditdata make warns of tiles that are there twice, and of quantities that differ") {
+  if (!images::has_gdal()) SKIP("no GDAL");
+  const TemporaryFolder scratch;
+  const auto write = [&](const std::string& name, const std::vector<std::string>& bands, double scale = 1) {
+    fs::create_directories(fs::path(scratch / name).parent_path());
+    images::RasterToWrite raster{.width = 16, .height = 16, .type = images::PixelType::kU16, .crs = images::utm33()};
+    raster.transform = images::GeoTransform{500000, 10, 0, 5400000, 0, -10};
+    for (const std::string& band : bands) raster.bands.push_back({.name = band, .scale = scale});
+    const std::vector<uint16_t> numbers(16 * 16 * bands.size(), 7);
+    raster.pixels = numbers.data();
+    images::write_geotiff(scratch / name, raster);
+  };
+  const auto warnings = [&](const std::string& folder, const Args& more = {}) {
+    return require_ok(make(scratch / folder, scratch / (folder + "_tiles"), more)).err;
+  };
+  write("dates/a_20200601.tif", {"B2", "B3"}), write("dates/a_20200611.tif", {"B2", "B3"});
+  CHECK_THAT(warnings("dates", {"--bands", "B3, B2"}), !Contains("warning"));
+  write("twice/a_20200601.tif", {"B2", "B3"});
+  write("twice/a_20200601_B2.tif", {""}), write("twice/a_20200601_B3.tif", {""});
+  CHECK_THAT(warnings("twice"), Contains("1 of 2 scenes lie on the grid of another one of their folder") &&
+                                    Contains("a stack beside its single bands, gives every tile twice"));
+  write("unnamed/a_near.tif", {""}), write("unnamed/a_far.tif", {""});
+  CHECK_THAT(warnings("unnamed"), Contains("bands of one scene need names that say so"));
+  write("scales/a_20200601.tif", {"B2"}, 1e-4), write("scales/a_20200611.tif", {"B2"}, 2e-4);
+  CHECK_THAT(warnings("scales"), Contains("has scale 0.0001 and offset 0 in band B2, and ") &&
+                                     Contains("ditrain does not train on tiles of both"));
+}
+
 TEST_CASE("satellite: bands that are drawn from others, tile by tile in training and a whole scene at once after it") {
   if (!images::has_gdal()) SKIP("no GDAL");
   const TemporaryFolder scratch;
