@@ -53,7 +53,7 @@ config::CommandLine make_command_line() {
       {{"checkpoint", "DIR|FILE", "run folder, checkpoint folder (the latest is taken), or a .safetensors file"},
        {"weights", config::choices<checkpoint::Weights>(), "EMA weights, or the weights themselves", "ema"},
        {"labels", "LIST",
-        "0,1,2 (repeated in turn), names of the classes of data.path, uniform (drawn), balanced (every class in turn) "
+        "0,1,2 (repeated in turn), names of the classes, uniform (drawn), balanced (every class in turn) "
         "or none (as guidance asks the model) [default: balanced, with --condition none]"},
        {"num", "N", "images in all", "64"},
        {"steps", "S",
@@ -230,17 +230,28 @@ void choose_sampling(Job& job, const config::CommandLine& line, const config::Co
            "a file or folder", "--guide DIR, or --guide none to guide by labels");
 }
 
-/// The names of the classes, as the data has them now. Errors: InputError if it cannot be read
-std::vector<std::string> names_of_classes(const config::Config& config) {
-  dataset::Config data = config.data;
+/// The names of the classes, as the run knew them, or for a checkpoint that does not say as the data has them now.
+/// Errors:   InputError if it cannot be read
+std::vector<std::string> names_of_classes(const checkpoint::WeightsSource& source) {
+  if (!source.class_names.empty()) return source.class_names;
+  dataset::Config data = source.config.data;
   if (!data.kind->pixels || (data.path.empty() && !data.kind->path.empty())) return {};
   if (data.kind->of_bands) return dataset::TileShards(data.path).classes();
   data.hold_out = 0;
   return dataset::open_dataset(data, {}, /*num_classes=*/0, /*seed=*/0)->class_names();
 }
 
-/// Turns names in --labels into numbers, if the data that the model learnt is there.
-void number_labels(Job& job, const config::Config& config) {
+/// All names, or the first of many.
+std::string list_names(std::vector<std::string> names) {
+  constexpr size_t kMost = 20;
+  const size_t all = names.size();
+  names.resize(std::min(all, kMost));
+  return fmt::format("{}{}", fmt::join(names, ", "), all > kMost ? fmt::format(", ... ({} in all)", all) : "");
+}
+
+/// Turns names in --labels into numbers.
+void number_labels(Job& job, const checkpoint::WeightsSource& source) {
+  const config::Config& config = source.config;
   std::vector<std::string> words = cells(job.label_spec, ',');
   const std::vector<std::string> wholes = {"uniform", "balanced", "none"};
   const auto is_whole = [&](const std::string& word) {
@@ -255,7 +266,7 @@ void number_labels(Job& job, const config::Config& config) {
   std::string why = config.data.path.empty() ? "the file does not say where its data lies"
                                              : "data.path: " + config.data.path + " names none";
   try {
-    names = names_of_classes(config);
+    names = names_of_classes(source);
   } catch (const InputError& e) {
     why = e.what();
   }
@@ -274,8 +285,7 @@ void number_labels(Job& job, const config::Config& config) {
              names.empty() ? fmt::format("numbers below {}, in the order of the names of the folders, or uniform, "
                                          "balanced or none",
                                          num_classes)
-             : config.data.path.empty() ? fmt::format("some of {}", fmt::join(names, ", "))
-                                        : "a class of " + config.data.path,
+                           : "some of " + list_names(names),
              nearest_word(word, known));
     word = std::to_string(found - names.begin());
   }
@@ -675,7 +685,7 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   const config::Config& config = source.config;
   config::check_bands(config);
   choose_sampling(job, line, config);
-  number_labels(job, config);
+  number_labels(job, source);
   const auto process = diffusion::make_process(config.diffusion, config.model.learn_sigma);
   job.sampler.validate(*process);
   auto conditions = conditions_of(eval::make_labels(job.label_spec, job.num, config.model.num_classes, job.seed));

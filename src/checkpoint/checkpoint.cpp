@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -148,6 +149,7 @@ json to_json(const CheckpointState& s) {
           {"world_size", s.world_size},
           {"groups", s.groups},
           {"samples", s.samples},
+          {"class_names", s.class_names},
           {"isa", s.isa},
           {"kernels", s.kernels},
           {"version", s.version},
@@ -256,6 +258,7 @@ CheckpointState read_checkpoint_state(const std::string& folder) {
                           .hint = "an earlier checkpoint"});
       *number = j.at(key);
     }
+    if (j.contains("class_names")) s.class_names = j.at("class_names").get<std::vector<std::string>>();
     s.isa = j.at("isa"), s.kernels = j.at("kernels"), s.version = j.at("version"), s.config_yaml = j.at("config");
     // Versions before checksums wrote neither.
     if (j.contains("format") || j.contains("files") || j.contains("checksum")) {
@@ -270,6 +273,12 @@ CheckpointState read_checkpoint_state(const std::string& folder) {
     throw InputError(
         {.where = path, .what = "not a state of ditrain: " + files::json_problem(e), .hint = "an earlier checkpoint"});
   }
+}
+
+std::string other_class(const std::vector<std::string>& were, const std::vector<std::string>& are) {
+  for (size_t label = 0; label < std::min(were.size(), are.size()); ++label)
+    if (were[label] != are[label]) return fmt::format("label {} was {}, is {}", label, were[label], are[label]);
+  return "";
 }
 
 void expect_readable(const std::string& folder) {

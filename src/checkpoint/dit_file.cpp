@@ -23,25 +23,24 @@ namespace fs = std::filesystem;
 struct Place {
   std::string file = {};
   std::optional<config::Config> config = {};  ///< of ours
+  std::vector<std::string> class_names = {};
   std::optional<DiffusersFolder> diffusers = {};
 };
 
-config::Config config_of_checkpoint(const std::string& folder) {
-  return config::parse_config(read_checkpoint_state(folder).config_yaml, folder + "/state.json");
+Place place_in_checkpoint(const std::string& file, const std::string& folder) {
+  const CheckpointState state = read_checkpoint_state(folder);
+  return {.file = file,
+          .config = config::parse_config(state.config_yaml, folder + "/state.json"),
+          .class_names = state.class_names};
 }
 
 Place find_place(const std::string& path, Weights weights) {
   if (!fs::exists(path))
     throw InputError({.where = "weights", .what = path + " does not exist", .expected = "a file or a folder"});
-  if (!fs::is_directory(path)) {
-    Place place{.file = path};
-    if (checks_of(path)) place.config = config_of_checkpoint(files::folder_of(path));
-    return place;
-  }
+  if (!fs::is_directory(path)) return checks_of(path) ? place_in_checkpoint(path, files::folder_of(path)) : Place{path};
   if (auto diffusers = find_diffusers(path)) return {.file = diffusers->weights, .diffusers = diffusers};
   const std::string folder = find_checkpoint(path);
-  return {.file = folder + "/" + std::string(word_of(weights)) + ".safetensors",
-          .config = config_of_checkpoint(folder)};
+  return place_in_checkpoint(folder + "/" + std::string(word_of(weights)) + ".safetensors", folder);
 }
 
 // Hints that one source gives, or else the other.
@@ -166,6 +165,7 @@ DitFile::DitFile(DitFile&&) noexcept = default;
 const std::string& DitFile::path() const { return state_->file.path(); }
 const config::Config& DitFile::config() const { return state_->config; }
 bool DitFile::has_config() const { return state_->has_config; }
+const std::vector<std::string>& DitFile::class_names() const { return state_->place.class_names; }
 const std::vector<std::string>& DitFile::notes() const { return state_->notes; }
 
 bool DitFile::is_plain() const {

@@ -26,7 +26,7 @@ WeightsSource from_state(const std::string& folder, const std::string& file) {
   const std::string name = fs::path(file).stem().string();
   Weights known{};
   return {file, config::parse_config(state.config_yaml, folder + "/state.json"), state.step,
-          find_word(name, known) ? name : ""};
+          find_word(name, known) ? name : "", state.class_names};
 }
 
 // What an export of this version says about its weights.

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/config/differences.hpp"
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/dataset/band_scaling.hpp"
@@ -63,6 +64,9 @@ Inputs open_inputs(const config::Config& wanted) {
   if (c.data.hold_out > 0 && c.eval.every_steps > 0)
     inputs.held_out = open_data(c, facts.encoder.get(), dataset::Part::kHeldOut);
   facts.num_classes = inputs.data->num_classes(), facts.samples = inputs.data->size();
+  // What is no UTF-8 cannot be kept in a checkpoint.
+  if (const auto& names = inputs.data->class_names(); std::all_of(names.begin(), names.end(), is_utf8))
+    facts.class_names = names;
   for (size_t i = 0; i < kNumMetadata; ++i) facts.known_numbers[i] = inputs.data->knows(i);
   facts.condition_channels = inputs.data->condition_channels();
   if (facts.decoder) expect_learned_scale(*facts.decoder, c);
@@ -138,6 +142,7 @@ Settled settle(const config::Config& wanted, const InputFacts& facts, const Rank
                         .hint = "ditdata make, which takes it from georeference, tags and names of files, or "
                                 "model.metadata without it"});
   if (c.model.num_classes == nn::kClassesOfData) c.model.num_classes = facts.data ? facts.num_classes : kAssumedClasses;
+  if (c.model.num_classes == 0) settled.facts.class_names.clear();
   return settled;
 }
 

@@ -82,6 +82,7 @@ void Checkpointing::begin(bool must_succeed) {
                               .world_size = run_.comm.world_size(),
                               .groups = run_.plan.gradients.groups,
                               .samples = run_.settled.facts.samples,
+                              .class_names = run_.settled.facts.class_names,
                               .isa = kernels::chosen_isa(),
                               .kernels = kernels::dispatch_report(),
                               .version = kVersion,

@@ -94,6 +94,11 @@ void StartingPoint::next_candidate() {
       continue;
     }
     config::check_resume(config::parse_config(state.config_yaml, folder), run_.config);
+    if (const auto other = checkpoint::other_class(state.class_names, run_.settled.facts.class_names); !other.empty())
+      throw InputError({.where = "resume",
+                        .what = "the labels of data.path mean other classes than in the run: " + other,
+                        .hint = "the former names of the classes, or, if they are the same classes by other names, a "
+                                "new --out folder with train.branch_from"});
     checkpoint_ = folder;
   }
 }

@@ -197,6 +197,9 @@ void TrainingState::initialise() {
     for (const std::string& note : file.notes()) log::info("weights: {}", note);
     for (const std::string& change : checkpoint::load_adapted(file, config, model, run.placement.helper_pus))
       log::info("weights: {}", change);
+    const std::string other = checkpoint::other_class(file.class_names(), run.settled.facts.class_names);
+    if (!other.empty() && file.config().model.num_classes == config.model.num_classes)
+      log::info("weights: the label table is kept, although labels mean other classes here: {}", other);
     for (const config::Difference& d : checkpoint::differences_of_meaning(file.config(), config))
       if (file.has_config() && !d.key.starts_with("model."))  // those of the model have been told
         log::info("weights: they learnt with {}: {}, here it is {}", d.key, d.old_value, d.new_value);
@@ -235,6 +238,9 @@ void TrainingState::load(const std::string& folder) {
         "data.path has {} samples, had {} when the checkpoint was written: the rest of the epoch shows some of them "
         "again and leaves out others",
         run.settled.facts.samples, state.samples);
+  // Of a branch: a run that resumes is refused.
+  if (const auto other = checkpoint::other_class(state.class_names, run.settled.facts.class_names); !other.empty())
+    log::warn("the labels of data.path mean other classes than in the checkpoint: {}", other);
   if (state.step < run.config.train.steps) warn_of_rate(before, run.config, state.optimizer_step);
   if (state.world_size != run.comm.world_size())
     log::info("resuming a run of {} rank(s) on {}", state.world_size, run.comm.world_size());

@@ -328,6 +328,21 @@ TEST_CASE("checksums that do not fit the tensors are refused, whoever signed the
   CHECK_NOTHROW(checkpoint::check_checkpoint(saved));
 }
 
+TEST_CASE("a state has the names of the classes, and labels that stand for others are found") {
+  TemporaryFolder folder;
+  State state(32);
+  checkpoint::CheckpointState at = State::at_step(3);
+  at.class_names = {"cat", "a \"dog\"", "M\xc3\xbcll"};
+  const std::string saved = save_checkpoint(folder / "c", at, state.model.parameters());
+  CHECK(checkpoint::read_checkpoint_state(saved).class_names == at.class_names);
+  CHECK(checkpoint::read_checkpoint_state(state.save(folder / "of_earlier_version")).class_names.empty());
+
+  using Names = std::vector<std::string>;
+  CHECK(checkpoint::other_class({"a", "b"}, Names{"a", "c", "d"}) == "label 1 was b, is c");
+  CHECK(checkpoint::other_class({"a", "b"}, Names{"a", "b", "c"}).empty());  // a new class comes last
+  CHECK(checkpoint::other_class({}, Names{"a"}).empty());
+}
+
 TEST_CASE("an edited state is refused, with or without checksums") {
   TemporaryFolder folder;
   State state(32);

@@ -163,7 +163,7 @@ TEST_CASE("ditsample: section sample of the checkpoint is the default, flags com
   }
 }
 
-TEST_CASE("ditsample: labels are numbers, or names of the classes where the data is there") {
+TEST_CASE("ditsample: labels are numbers, or the names that classes had in training") {
   const TemporaryFolder scratch;
   write_image_folder(scratch / "images", 3, 4);  // class_0, class_1, class_2
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "run", 2,
@@ -179,9 +179,14 @@ TEST_CASE("ditsample: labels are numbers, or names of the classes where the data
   const auto facts = read_json(scratch / "names/samples.json");
   CHECK(facts.at("labels") == "2,0");
   CHECK(facts.at("label_names") == "class_2,class_0");
-  require_error(draw("x", "class_7"), {"unknown labels; got class_7"});
-  fs::rename(scratch / "images", scratch / "moved");
-  require_error(draw("x", "class_2"), {"names of classes are not known here", "numbers below 3"});
+  require_error(draw("x", "class_7"), {"unknown labels; got class_7, expected some of class_0, class_1, class_2"});
+  fs::rename(scratch / "images/class_2", scratch / "images/a");
+  REQUIRE_EXIT(run(draw("again", "class_2,class_0")), 0);
+  CHECK(contents(scratch / "again") == contents(scratch / "numbers"));
+  const std::string file = scratch / "exported.safetensors";
+  REQUIRE_EXIT(run(program("ditexport", {"--checkpoint", scratch / "run", "--out", file, "--format", "dit"})), 0);
+  require_error(ditsample(file, scratch / "x", {"--num", "2", "--labels", "class_2"}),
+                {"names of classes are not known here", "numbers below 3"});
 }
 
 TEST_CASE("ditsample: guidance is off for a model without classes, and refused if it is asked for") {

@@ -63,6 +63,23 @@ TEST_CASE("resume: data with another number of samples is told of") {
   CHECK_THAT(resumed.err, Contains("data.path has 25 samples, had 24 when the checkpoint was written"));
 }
 
+TEST_CASE("resume: labels that mean other classes by now are refused, a branch warns, other starts say so") {
+  const TemporaryFolder scratch;
+  write_image_folder(scratch / "images", 3, 3);
+  const Args data = sets({"data.kind=folder", "data.path=" + scratch / "images", "model.num_classes=auto"});
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "run", 1, data)), 0);
+  fs::rename(scratch / "images/class_0", scratch / "images/new");  // labels are numbered by the names
+  require_error(tiny_ditrain(scratch / "run", 2, data + Args{"--resume", "auto"}),
+                {"mean other classes than in the run: label 0 was class_0, is class_1", "train.branch_from"});
+  const auto start = [&](const std::string& key) {
+    const Result started = require_ok(tiny_ditrain(scratch / key, 2, data + sets({key + "=" + scratch / "run"})));
+    return started.out + started.err;
+  };
+  CHECK_THAT(start("train.branch_from"), Contains("mean other classes than in the checkpoint: label 0 was class_0"));
+  CHECK_THAT(start("train.init_from"), Contains("the label table is kept, although labels mean other classes here: "
+                                                "label 0 was class_0, is class_1"));
+}
+
 TEST_CASE("branch: a branch that changes nothing has the bits of the run that goes on, and others leave the trunk") {
   const TemporaryFolder scratch;
   const Args more = sets({"data.num_images=20", "optimizer.clip_norm=1"});

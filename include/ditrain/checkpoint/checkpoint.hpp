@@ -16,8 +16,9 @@ struct CheckpointState {
   int64_t optimizer_step = 0;  ///< updates made: step minus skipped_steps
   int64_t skipped_steps = 0;   ///< steps without an update because of a non-finite loss or gradient
   int64_t world_size = 1;
-  int64_t groups = 1;        ///< groups of ranks with optimiser state of their own (dist.outer)
-  int64_t samples = 0;       ///< of the data; others are seen in another order. 0: unknown, an older version wrote it
+  int64_t groups = 1;   ///< groups of ranks with optimiser state of their own (dist.outer)
+  int64_t samples = 0;  ///< of the data; others are seen in another order. 0: unknown, an older version wrote it
+  std::vector<std::string> class_names = {};  ///< by label; empty: no names, or an older version wrote it
   std::string isa, kernels;  ///< instruction set and kernels of the run; with others the bits may differ
   std::string version;
   std::string config_yaml;  ///< the effective config
@@ -31,6 +32,9 @@ void write_checkpoint_state(const std::string& folder, const CheckpointState& st
 /// Errors:   InputError if state.json is truncated, changed since it was written, lacks a field or has one out of its
 ///           range; as files::fail_to_read if it cannot be read
 CheckpointState read_checkpoint_state(const std::string& folder);
+
+/// The first label that stands for another class, "label 0 was cat, is dog"; "": none does, or one side has no names.
+std::string other_class(const std::vector<std::string>& were, const std::vector<std::string>& are);
 
 /// Copies this rank's part of a whole arena into a state of its store.
 using CopyOwnPart = std::function<void(const Tensor& whole, const autograd::OptimizerState& state)>;

@@ -50,7 +50,8 @@ class DitFile {
   /// The config of the model in the file. Our own checkpoints give all keys, a diffusers pipeline also its noise
   /// schedule; all other keys have defaults.
   const config::Config& config() const;
-  bool has_config() const;  ///< whether a ditrain config is in the file or beside it
+  bool has_config() const;                              ///< whether a ditrain config is in the file or beside it
+  const std::vector<std::string>& class_names() const;  ///< by label; empty: the file does not say
   /// What was derived or assumed, one line each.
   const std::vector<std::string>& notes() const;
   /// Whether load_weights can read the file as it is.

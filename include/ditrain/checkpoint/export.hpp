@@ -17,8 +17,9 @@ namespace ditrain::checkpoint {
 struct WeightsSource {
   std::string file;  ///< the .safetensors file
   config::Config config;
-  int64_t step = -1;         ///< optimiser steps done; -1: the file does not say
-  std::string weights = {};  ///< "ema", "model" or "ema width 0.1"; "": the file does not say
+  int64_t step = -1;                          ///< optimiser steps done; -1: the file does not say
+  std::string weights = {};                   ///< "ema", "model" or "ema width 0.1"; "": the file does not say
+  std::vector<std::string> class_names = {};  ///< by label; empty: the file does not say
 };
 
 /// Which weights: the EMA, or the model's current weights.

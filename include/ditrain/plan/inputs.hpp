@@ -23,6 +23,7 @@ dataset::SampleShape model_shape(const nn::ModelConfig& model);
 struct InputFacts {
   std::optional<dataset::Config> data = {};           ///< with bands, ranges and scale of the data; none: no data.path
   int64_t num_classes = 0, samples = 0;               ///< of the data
+  std::vector<std::string> class_names = {};          ///< by label; empty: the data, or the settled model, has none
   std::array<bool, kNumMetadata> known_numbers = {};  ///< which numbers of kMetadata the data states
   int64_t condition_channels = 0;                     ///< channels of the images that condition the samples
   std::shared_ptr<const eval::LatentCodecPlan> encoder = {};  ///< data.vae; null: not set
