@@ -75,7 +75,9 @@ config::CommandLine make_command_line() {
        {"clip", "[on|off|auto]", "limit the predicted clean data to [-1, 1] in every step; auto: unless it is latents",
         "auto"},
        {"seed", "K", "of all random numbers, from 0 to 2^63 - 1", "0"},
-       {"out", "DIR", "folder of the images: 000000.png, ..."},
+       {"out", "DIR",
+        "folder of the images: 000000.png, ...; the command of a program that was ended goes on with its PNGs of grey "
+        "or RGB images"},
        {"vae", "FILE|DIR|none",
         "autoencoder that decodes the samples of a model of latents, as for ditdata; none: they stay latents [default: "
         "sample.vae]"},
@@ -122,6 +124,7 @@ struct Job {
   checkpoint::Weights weights = checkpoint::Weights::kEma;
   Clip clip = Clip::kAuto;
   int64_t num = 0, batch = 0, nearest = 0, threads = 0;
+  int64_t drawn = 0;  ///< samples of an earlier start, from number 0 on
   uint64_t seed = 0;
   DType precision = DType::kF32;
   bool tiff = false;  ///< GeoTIFFs instead of PNGs
@@ -482,25 +485,57 @@ class OutputLock {
   const std::unique_ptr<files::FileLock> lock_;
 };
 
-/// Nothing that exists is overwritten; found out before anything is computed.
-std::unique_ptr<OutputLock> check_outputs(const Job& job, const eval::SampleForm& output) {
+/// Whether PNGs hold all that is kept of samples, so that the command can go on with them.
+bool can_go_on(const Job& job, const eval::SampleForm& output) {
+  return output.is_picture() && !output.scaling && !job.tiff;
+}
+
+/// Whether a file has the name of one of the PNGs that are asked for.
+bool is_own_sample(const Job& job, const fs::path& file) {
+  int64_t number = 0;
+  return parse_whole(file.stem().string(), number) && number < job.num &&
+         file.filename() == eval::sample_name(number, /*geotiff=*/false);
+}
+
+/// On rank 0: the number of samples to go on with, from number 0 on. Nothing else that exists is overwritten; found out
+/// before anything is computed. `unfinished`: what the samples of such a command would be; empty: it begins anew.
+int64_t check_samples(const Job& job, const std::string& unfinished) {
+  const std::string before = job.out + "/" + eval::kUnfinishedFile;
+  const bool finished = fs::exists(eval::sample_facts_path(job.out));
+  bool holds_samples = false;
+  for (const fs::directory_entry& entry : fs::directory_iterator(job.out)) {
+    const fs::path& path = entry.path();
+    if (path.extension() == ".safetensors" && path.filename() != eval::kRawSamplesFile)
+      refuse("--out holds tiles, latents or weights: a file of samples there would be taken for one of them",
+             path.string(), "an empty or new folder");
+    if (path.extension() != ".png" && path.extension() != ".tif" && path.filename() != eval::kRawSamplesFile &&
+        path.filename() != eval::kSampleFactsFile)
+      continue;
+    if (finished || unfinished.empty() || !fs::exists(before) || !is_own_sample(job, path))
+      refuse(finished ? "--out holds samples already"
+                      : "--out holds samples already, of a program that was ended before it was done",
+             path.string(), "an empty or new folder");
+    holds_samples = true;
+  }
+  if (!holds_samples) return 0;
+  if (const std::string other = eval::difference_to_unfinished(before, unfinished); !other.empty())
+    refuse("--out holds samples of a program that was ended before it was done, and that drew others: " + other,
+           job.out, "the same settings, to go on with them, or an empty or new folder");
+  int64_t drawn = 0;
+  while (drawn < job.num && fs::exists(job.out + "/" + eval::sample_name(drawn, /*geotiff=*/false))) ++drawn;
+  log::info("goes on with {} images of {} that {} holds", drawn, job.num, job.out);
+  return drawn;
+}
+
+/// On rank 0. Finds samples to go on with.
+std::unique_ptr<OutputLock> check_outputs(Job& job, const eval::SampleForm& output, const std::string& unfinished) {
   if (!job.npz.empty() && !output.is_picture())
     refuse("--npz holds grey or RGB images",
            fmt::format("a model of {} {}", output.channels, output.is_latent ? "channels of latents" : "channels"),
            "1 or 3 channels of pixels",
            fmt::format("--vae, or without it: ditsample writes OUT/{} for such models", eval::kRawSamplesFile));
   auto lock = std::make_unique<OutputLock>(job.out);
-  for (const fs::directory_entry& entry : fs::directory_iterator(job.out)) {
-    if (entry.path().extension() == ".safetensors" && entry.path().filename() != eval::kRawSamplesFile)
-      refuse("--out holds tiles, latents or weights: a file of samples there would be taken for one of them",
-             entry.path().string(), "an empty or new folder");
-    if (entry.path().extension() == ".png" || entry.path().extension() == ".tif" ||
-        entry.path().filename() == eval::kRawSamplesFile || entry.path().filename() == eval::kSampleFactsFile)
-      refuse(fs::exists(eval::sample_facts_path(job.out))
-                 ? "--out holds samples already"
-                 : "--out holds samples already, of a program that was ended before it was done",
-             entry.path().string(), "an empty or new folder");
-  }
+  job.drawn = check_samples(job, unfinished);
   for (const std::string& file : {job.grid, job.npz, job.npz.empty() ? "" : eval::sample_facts_path(job.npz)}) {
     if (file.empty()) continue;
     if (fs::exists(file)) refuse("the file exists already", file, "a new file");
@@ -566,22 +601,24 @@ struct Round {
   int64_t first = 0, n = 0;
 };
 Round round_of_rank(const Job& job, int64_t round, int64_t num_rounds, dist::Communicator& comm) {
-  const parallel::Range all = parallel::partition(job.num, int(round), int(num_rounds));
+  const parallel::Range all = parallel::partition(job.num - job.drawn, int(round), int(num_rounds));
   const parallel::Range mine = parallel::partition(all.size(), comm.rank(), comm.world_size());
-  return {all.begin + mine.begin, mine.size()};
+  return {job.drawn + all.begin + mine.begin, mine.size()};
 }
 
-/// Draws and writes all images; on every rank the number of its images whose nearest neighbour has their class.
+/// Draws and writes all images that are not there; on every rank the number of its images whose nearest neighbour has
+/// their class.
 double draw_all(ops::Context& ctx, nn::Model& model, nn::Model* guide, Decoder& decode, const Job& job,
                 const config::Config& config, const std::vector<Condition>& conditions, const dataset::Dataset* data,
-                dist::Communicator& comm) {
+                const std::string& unfinished, dist::Communicator& comm) {
   const eval::SampleForm& output = decode.output();
   const eval::BandPictures picture(output.scaling ? config.data : dataset::Config(), output.channels);
   if (!picture.description().empty()) log::info("pictures: {}", picture.description());
   std::vector<int64_t> labels;
   for (const Condition& condition : conditions) labels.push_back(job.label_spec == "none" ? -1 : condition.label);
-  eval::SampleWriter writer({job.out, job.grid, job.npz, job.num, job.tiff}, output, picture, labels, comm);
-  ProgressLine progress(job.num);
+  eval::SampleWriter writer({job.out, job.grid, job.npz, job.num, job.tiff, job.drawn}, output, picture, labels, comm);
+  const int64_t left = job.num - job.drawn;
+  ProgressLine progress(left);
   std::optional<eval::ConditionScene> scene;
   if (!job.condition.empty()) scene = eval::read_condition(job.condition, config.data);
   if (scene && scene->without_data > 0 && comm.rank() == 0 && !dataset::condition_of(config.data).valid)
@@ -589,7 +626,7 @@ double draw_all(ops::Context& ctx, nn::Model& model, nn::Model* guide, Decoder& 
         "{:.3g} % of the scene has no data in the given bands: what is drawn there is invented, and what is beside "
         "it less certain (a model with `valid` in data.condition learns to cope)",
         100 * scene->without_data);
-  const int64_t a_round = (scene ? 1 : job.batch) * comm.world_size(), num_rounds = (job.num + a_round - 1) / a_round;
+  const int64_t a_round = (scene ? 1 : job.batch) * comm.world_size(), num_rounds = (left + a_round - 1) / a_round;
   double hits = 0;
   for (int64_t r = 0; r < num_rounds; ++r) {
     const Round round = round_of_rank(job, r, num_rounds, comm);
@@ -625,30 +662,46 @@ double draw_all(ops::Context& ctx, nn::Model& model, nn::Model* guide, Decoder& 
       hits += double(round.n) * eval::nearest_neighbour_accuracy(ctx, values, mine, *data, job.nearest);
     values = decode(ctx, std::move(values));
     eval::expect_finite(values, round.n, round.first, eval::kBadVae);
+    if (r == 0) {
+      if (!unfinished.empty()) files::write_file_atomically(job.out + "/" + eval::kUnfinishedFile, unfinished);
+      comm.barrier();  // no image without it
+    }
     writer.add(ctx, values, round.first, round.n);
   }
   writer.finish();
   return hits;
 }
 
+eval::SampleFacts facts_of(const Job& job, const checkpoint::WeightsSource& source, bool latents) {
+  return {.program = "ditsample",
+          .images = job.num,
+          .sampler = job.sampler,
+          .labels = job.label_spec,
+          .label_names = job.label_names,
+          .seed = job.seed,
+          .checkpoint = source.file,
+          .step = source.step,
+          .weights = source.weights.empty() ? "unknown" : source.weights,
+          .latents = latents,
+          .vae = job.vae,
+          .metadata = job.metadata,
+          .condition = job.condition,
+          .precision = job.precision,
+          .guide = job.guide};
+}
+
+/// What the samples will be, to know a command that goes on with them; empty for files that cannot be gone on with.
+std::string unfinished_facts(const Job& job, const checkpoint::WeightsSource& source, const diffusion::Process& process,
+                             const eval::SampleForm& output) {
+  if (!can_go_on(job, output)) return "";
+  std::vector<std::string> weights = {source.file};
+  if (!job.guide.empty() && job.guide != config::kRoutedGuide)
+    weights.push_back(checkpoint::find_weights(job.guide, checkpoint::Weights::kEma).file);
+  return eval::unfinished_facts(facts_of(job, source, output.is_latent), process, weights);
+}
+
 /// Written last: the folder is complete then.
-void write_facts(const Job& job, const checkpoint::WeightsSource& source, const diffusion::Process& process,
-                 bool latents) {
-  const eval::SampleFacts facts{.program = "ditsample",
-                                .images = job.num,
-                                .sampler = job.sampler,
-                                .labels = job.label_spec,
-                                .label_names = job.label_names,
-                                .seed = job.seed,
-                                .checkpoint = source.file,
-                                .step = source.step,
-                                .weights = source.weights.empty() ? "unknown" : source.weights,
-                                .latents = latents,
-                                .vae = job.vae,
-                                .metadata = job.metadata,
-                                .condition = job.condition,
-                                .precision = job.precision,
-                                .guide = job.guide};
+void write_facts(const Job& job, const eval::SampleFacts& facts, const diffusion::Process& process) {
   if (!job.npz.empty()) eval::write_sample_facts(job.npz, facts, process);
   eval::write_sample_facts(job.out, facts, process);
 }
@@ -697,8 +750,9 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   const plan::Placement placement = plan::plan_placement(machine, comm);
   parallel::Team team(placement.team());
   Decoder decoder(job, config, team, comm);
-  const auto lock = comm.rank() == 0 ? check_outputs(job, decoder.output()) : nullptr;
-  comm.barrier();
+  const std::string unfinished = comm.rank() == 0 ? unfinished_facts(job, source, *process, decoder.output()) : "";
+  const auto lock = comm.rank() == 0 ? check_outputs(job, decoder.output(), unfinished) : nullptr;
+  comm.broadcast(&job.drawn, sizeof job.drawn, 0);
   const auto data = open_training_data(job, config);
   log_job(job, source, *process, decoder.output(), comm);
   log_origins(line, job, config);
@@ -708,14 +762,14 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   for (const std::string& note : placement.notes) log::info("{}", note);
   if (!placement.second_run.empty()) log::info("{}", placement.second_run);
   ops::Context ctx(team);
-  double hits = draw_all(ctx, *model, guide.get(), decoder, job, config, conditions, data.get(), comm);
+  double hits = draw_all(ctx, *model, guide.get(), decoder, job, config, conditions, data.get(), unfinished, comm);
   comm.allreduce_sum(&hits, 1);  // all ranks have written their images
-  if (comm.rank() == 0) write_facts(job, source, *process, decoder.output().is_latent);
+  if (comm.rank() == 0) write_facts(job, facts_of(job, source, decoder.output().is_latent), *process);
   log::info("{} images in {}", job.num, job.out);
-  if (data != nullptr)
+  if (const int64_t drawn_now = job.num - job.drawn; data != nullptr && drawn_now > 0)
     log::info(
         "nearest neighbour among {} training images has the label of the sample: {:.1f} % of {} (chance {:.1f} %)",
-        std::min(job.nearest, data->size()), 100 * hits / double(job.num), job.num,
+        std::min(job.nearest, data->size()), 100 * hits / double(drawn_now), drawn_now,
         100.0 / double(config.model.num_classes));
   return kExitDone;
 }

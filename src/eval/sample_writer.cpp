@@ -81,6 +81,10 @@ void write_sample(const std::string& path, const SampleForm& o, const float* chw
 
 }  // namespace
 
+std::string sample_name(int64_t number, bool geotiff) {
+  return fmt::format("{:06}.{}", number, geotiff ? "tif" : "png");
+}
+
 std::vector<std::byte> SampleForm::numbers(const float* values, int64_t n) const {
   std::vector<std::byte> all;
   for (int64_t i = 0; i < n; ++i) {
@@ -111,12 +115,16 @@ class SampleWriter::Impl {
                         .got = fmt::format("{} x {} pixels", picture_width_, output.height),
                         .expected = fmt::format("at most {} pixels", images::kMaxImagePixels),
                         .hint = "--format geotiff, if they are tiles"});
+    DITRAIN_CHECK(files.drawn == 0 || (!raw_ && !files.geotiff), "PNGs hold all that is known of the samples");
     if (comm.rank() != 0) return;
     if (raw_) file_.emplace(files, output, labels);
-    if (files.npz.empty()) return;
-    pending_npz_.emplace(files.npz);
-    npz_.emplace(pending_npz_->temporary(), "arr_0",
-                 std::vector<int64_t>{files.num, output.height, output.width, output.channels});
+    if (!files.npz.empty()) {
+      pending_npz_.emplace(files.npz);
+      npz_.emplace(pending_npz_->temporary(), "arr_0",
+                   std::vector<int64_t>{files.num, output.height, output.width, output.channels});
+    }
+    if (!files.grid.empty() || npz_)
+      for (int64_t i = 0; i < (npz_ ? files.drawn : std::min(files.drawn, kMaxGridImages)); ++i) add_drawn(i);
   }
 
   void add(ops::Context& ctx, const std::vector<float>& values, int64_t first, int64_t n) {
@@ -150,11 +158,26 @@ class SampleWriter::Impl {
       for (int64_t i = begin; i < end; ++i) {
         const float* chw = values.data() + i * output_.channels * output_.pixels();
         pictures[size_t(i)] = picture_(chw, output_.height, output_.width);
-        const std::string path = fmt::format("{}/{:06}.{}", files_.folder, first + i, files_.geotiff ? "tif" : "png");
+        const std::string path = path_of(first + i);
         files_.geotiff ? write_sample(path, output_, chw) : images::write_png(path, pictures[size_t(i)]);
       }
     });
     return pictures;
+  }
+
+  std::string path_of(int64_t number) const { return files_.folder + "/" + sample_name(number, files_.geotiff); }
+
+  // Pictures are read in three channels, of which grey ones have the same values.
+  void add_drawn(int64_t number) {
+    const images::ImageU8 image = images::read_image(path_of(number));
+    if (image.width != picture_width_ || image.height != output_.height)
+      throw InputError({.where = path_of(number),
+                        .what = "a sample of another size",
+                        .got = fmt::format("{} x {} pixels", image.width, image.height),
+                        .expected = fmt::format("{} x {}", picture_width_, output_.height)});
+    std::string pixels;
+    for (size_t i = 0; i < image.pixels.size(); i += output_.channels < 3 ? 3 : 1) pixels += char(image.pixels[i]);
+    add_pixels(pixels);
   }
 
   void add_pixels(const std::string& pixels) {

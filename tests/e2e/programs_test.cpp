@@ -237,6 +237,41 @@ TEST_CASE("ditsample: killed on the way, it leaves no file that looks whole") {
   REQUIRE_EXIT(run(ditsample(scratch / "run", scratch / "again", {"--num", "1", "--steps", "2", "--npz", npz})), 0);
 }
 
+TEST_CASE("ditsample: the command goes on with the samples of a program that was ended, and no other command does") {
+  const TemporaryFolder scratch;
+  const std::string checkpoint = trained(scratch);
+  const auto draw = [&](const std::string& name, const Args& more) {
+    return ditsample(checkpoint, scratch / name,
+                     Args{"--num", "12", "--steps", "200", "--npz", scratch / name + ".npz", "--grid",
+                          scratch / name + "_grid.png"} +
+                         more);
+  };
+  Process ended(draw("parts", {"--batch", "1"}));
+  REQUIRE(wait_until([&] { return fs::exists(scratch / "parts/000002.png") || !ended.running(); }));
+  ended.send(SIGINT);
+  ended.wait();
+  REQUIRE_FALSE(fs::exists(scratch / "parts/samples.json"));
+  require_error(draw("parts", {"--seed", "1"}), {"and that drew others: seed was 0, is 1"});
+  require_error(draw("parts", {"--weights", "model"}), {"weights was \"ema\", is \"model\""});
+  require_error(draw("parts", {"--num", "13"}), {"images was 12, is 13"});
+  write_file(scratch / "parts/000012.png", "of another");
+  require_error(draw("parts", {}), {"--out holds samples already", "000012.png"});
+  fs::remove(scratch / "parts/000012.png");
+
+  const auto first = fs::last_write_time(scratch / "parts/000000.png");
+  const Result went_on = require_ok(on_ranks(2, draw("parts", {"--batch", "2"})));
+  CHECK_THAT(went_on.out, Contains("images of 12 that " + scratch / "parts" + " holds"));
+  CHECK(fs::last_write_time(scratch / "parts/000000.png") == first);
+  CHECK_FALSE(fs::exists(scratch / "parts/unfinished.json"));
+  require_ok(draw("whole", {}));
+  CHECK(data_files(scratch / "parts") == data_files(scratch / "whole"));
+  for (const char* of : {"/samples.json", ".npz", "_grid.png"}) {
+    CAPTURE(of);
+    CHECK(same_file(scratch / "parts" + of, scratch / "whole" + of));
+  }
+  require_error(draw("parts", {}), {"--out holds samples already"});
+}
+
 TEST_CASE("ditsample: wrong flags and inputs") {
   const TemporaryFolder scratch;
   const std::string checkpoint = trained(scratch), out = scratch / "images";

@@ -3,12 +3,14 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "ditrain/diffusion/diffusion.hpp"
 
 namespace ditrain::eval {
 
 inline constexpr const char* kSampleFactsFile = "samples.json";
+inline constexpr const char* kUnfinishedFile = "unfinished.json";  ///< in a folder, until all its samples are there
 
 struct SampleFacts {
   std::string program;
@@ -31,7 +33,16 @@ struct SampleFacts {
 /// Path of the facts: FOLDER/samples.json for a folder of images, FILE.json for a file ("samples.npz.json").
 std::string sample_facts_path(const std::string& samples);
 
-/// Writes the facts of these samples, atomically. Call it when the samples are complete.
+/// The text of kUnfinishedFile: the facts, and checksums of the files of weights.
+/// Errors:   as files::checksum_of_parts
+std::string unfinished_facts(const SampleFacts& facts, const diffusion::Process& process,
+                             const std::vector<std::string>& weights);
+/// Why samples of `are` would not belong to those of the file kUnfinishedFile: "seed was 0, is 1"; "": they do. Paths
+/// of a checkpoint and words for labels may differ.
+/// Errors:   InputError for a file that is not such a text; as files::fail_to_read
+std::string difference_to_unfinished(const std::string& file, const std::string& are);
+
+/// Writes the facts of these samples, atomically. Call it when the samples are complete: kUnfinishedFile goes.
 /// Errors:   RunError (disk full, ...)
 void write_sample_facts(const std::string& samples, const SampleFacts& facts, const diffusion::Process& process);
 

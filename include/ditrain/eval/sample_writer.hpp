@@ -17,6 +17,9 @@ namespace ditrain::eval {
 inline constexpr const char* kRawSamplesFile = "samples.safetensors";
 inline constexpr int64_t kMaxGridImages = 1024;
 
+/// "000012.png"
+std::string sample_name(int64_t number, bool geotiff);
+
 /// The samples to write: model output, or images that a VAE decoded from it.
 struct SampleForm {
   int64_t channels, height, width;
@@ -35,6 +38,7 @@ struct SampleFiles {
   std::string folder, grid = {}, npz = {};  ///< grid, npz: paths of files; empty: none
   int64_t num = 0;                          ///< number of images over all ranks
   bool geotiff = false;                     ///< instead of PNGs
+  int64_t drawn = 0;                        ///< PNGs that are there already, from number 0 on; add() takes the others
 };
 
 /// Files:    FOLDER/000000.png (or .tif), ...; and kRawSamplesFile if the samples are no pictures, or are digital
@@ -42,7 +46,7 @@ struct SampleFiles {
 ///           f32), and `labels`, -1 for no label
 /// Memory:   rank 0 holds the pictures of the grid, and the values that all ranks pass to one add()
 /// Errors:   RunError (disk full, ...): files that are not whole are removed. The constructor: InputError for samples
-///           that are too large for PNG
+///           that are too large for PNG; for a grid or an npz also as images::read_image for those that are there
 class SampleWriter {
  public:
   /// `form` and `picture` must outlive it.
