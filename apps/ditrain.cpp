@@ -161,6 +161,12 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   const std::string resume = line.has("resume") ? line.get_path("resume") : "";
   options.resume_auto = resume == "auto";
   if (!options.resume_auto) options.resume_from = resume;
+  if (comm.rank() == 0 && !options.resume_from.empty() && std::filesystem::is_regular_file(resume))
+    throw InputError({.where = "command line",
+                      .what = "--resume: a file is no run",
+                      .got = resume,
+                      .expected = "auto, or the folder of a run or of a checkpoint",
+                      .hint = "--set train.init_from=FILE, which starts a run from its weights"});
   if (comm.rank() == 0 && !options.resume_from.empty() && !std::filesystem::exists(resume))
     throw InputError({.where = "command line",
                       .what = "--resume: there is no such folder",

@@ -124,9 +124,13 @@ class Adapter {
       changes_.push_back(
           fmt::format("{} classes in the file, none here: its label table is left out", from_.num_classes));
     else
-      changes_.push_back(fmt::format("{} classes in the file, {} here: a new label table{}", from_.num_classes,
-                                     to_.num_classes,
-                                     drops(from_) && drops(to_) ? ", with the file's row of dropped labels" : ""));
+      changes_.push_back(
+          fmt::format("{} classes in the file, {} here: a new label table{}{}", from_.num_classes, to_.num_classes,
+                      drops(from_) && drops(to_) ? ", with the file's row of dropped labels" : "",
+                      from_.num_classes < to_.num_classes
+                          ? ""
+                          : fmt::format("; --set model.num_classes={} keeps the file's, if the labels mean the same",
+                                        from_.num_classes)));
   }
 
   std::vector<float> keep(const Parameter&, const std::vector<float>& values) const { return values; }

@@ -13,6 +13,7 @@
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/kernels/elementwise.hpp"
 #include "ditrain/weights/safetensors.hpp"
+#include "ditrain/weights/weight_file.hpp"
 #include "export_names.hpp"
 
 namespace ditrain::checkpoint {
@@ -47,6 +48,12 @@ bool leaves_open(const config::Config& c) {
 }
 
 WeightsSource from_file(const std::string& path) {
+  const std::string import = "ditimport --from " + quoted_word(path) + " --out DIR, and that folder";
+  if (weights::weight_format(path) == weights::WeightFormat::kPytorch)
+    throw InputError({.where = "checkpoint",
+                      .what = path + " is a file of PyTorch",
+                      .expected = "a checkpoint, or a file written by ditexport",
+                      .hint = import});
   const auto metadata = weights::SafetensorsFile(path).metadata();
   if (metadata.contains(kConfigMetadata)) return from_export(path, metadata);
   const fs::path parent = fs::path(path).parent_path();
@@ -64,7 +71,8 @@ WeightsSource from_file(const std::string& path) {
   }
   throw InputError({.where = "checkpoint",
                     .what = "no config says what model " + path + " holds",
-                    .expected = "a file written by ditexport, or state.json or config.yaml beside it"});
+                    .expected = "a file written by ditexport, or state.json or config.yaml beside it",
+                    .hint = import});
 }
 
 }  // namespace
@@ -95,7 +103,8 @@ std::vector<config::Difference> differences_of_meaning(config::Config a, config:
       "diffusion.num_steps", "diffusion.schedule",       "data.bands",           "data.scale_low",
       "data.scale_high",     "data.latent_scale",        "data.condition",       "data.condition_low",
       "data.condition_high"};
-  for (config::Config* c : {&a, &b}) c->data.condition = dataset::condition_names(c->data);
+  for (config::Config* c : {&a, &b})
+    c->data.condition = dataset::condition_names(c->data), c->diffusion.prediction = &prediction_of(c->diffusion);
   // A run that encodes takes the scale from its VAE, of which an export tells the number.
   const auto leaves_scale = [](const config::Config& c) { return !config::learns_pixels(c) && !c.data.latent_scale; };
   if (leaves_scale(a) || leaves_scale(b)) a.data.latent_scale.reset(), b.data.latent_scale.reset();

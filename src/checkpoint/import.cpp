@@ -91,6 +91,7 @@ Imported import_weights(const ImportRequest& request) {
         "guidance acts on the first three channels, as in the reference (sample.cfg_channels=3; "
         "--set sample.cfg_channels=all guides all, as diffusers does)");
   apply(request.sets, imported.config);
+  if (!file.has_config()) imported.config.diffusion.prediction = &diffusion::prediction_of(imported.config.diffusion);
   if (!file.has_config() && !is_set(request.sets, "sample.steps")) {
     std::string& steps = imported.config.sample.steps;
     if (imported.config.diffusion.process->name == std::string_view("ddpm"))

@@ -55,11 +55,13 @@ class CommonShape {
     }
     const bool same = image.height == first_.height && image.width == first_.width && image.channels == first_.channels;
     if (same && image.is_u8 == first_.is_u8) return;
-    throw InputError({.where = image.name,
-                      .what = "features of pixels need images of one size and type",
-                      .got = text(image),
-                      .expected = fmt::format("{} as in {}", text(first_), first_.name),
-                      .hint = "to resize them, or --features inception, whose presets do"});
+    throw InputError(
+        {.where = image.name,
+         .what = "features of pixels need images of one size and type",
+         .got = text(image),
+         .expected = fmt::format("{} as in {}", text(first_), first_.name),
+         .hint = "images of one size, or features of Inception, which resizes, or in training no eval.reference: "
+                 "samples are compared with the data then, in the size that the model learns"});
   }
 
  private:

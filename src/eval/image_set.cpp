@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/dataset/file_list.hpp"
 #include "ditrain/dataset/tile_shards.hpp"
 #include "ditrain/eval/sample_facts.hpp"
@@ -339,6 +340,12 @@ std::unique_ptr<ImageSet> open_tiles(const std::string& path, const std::vector<
 std::unique_ptr<ImageSet> open_image_set(const std::string& path) {
   std::error_code error;
   if (fs::is_directory(path, error)) {
+    for (const char* file : {"/status.json", "/checkpoints/latest", "/state.json"})
+      if (fs::exists(path + file, error))
+        throw InputError({.where = path,
+                          .what = "this is a run or a checkpoint, no images",
+                          .expected = "a folder of images",
+                          .hint = "ditsample --checkpoint " + quoted_word(path) + ", which draws images"});
     const Listing top = list(path);
     std::vector<std::string> shards;
     for (const std::string& name : top.shards) shards.push_back(path + "/" + name);

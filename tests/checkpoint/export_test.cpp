@@ -88,11 +88,15 @@ TEST_CASE("what models are given decides about the meaning of their outputs, not
   ours.data.condition = {"./tiles", "VV", "valid"};
   theirs.data.condition = {"VV", "valid"};  // as an export has it
   theirs.train.steps = 7;
+  ours.diffusion.prediction = diffusion::named<diffusion::Prediction>("epsilon");  // what auto is for ddpm
   CHECK(checkpoint::differences_of_meaning(ours, theirs).empty());
   theirs.data.condition = {"VH", "valid"};
   const std::vector<config::Difference> found = checkpoint::differences_of_meaning(ours, theirs);
   REQUIRE(found.size() == 1);
   CHECK(found.front().key == "data.condition");
+  ours.data.condition = theirs.data.condition;
+  ours.diffusion.prediction = diffusion::named<diffusion::Prediction>("x0");
+  REQUIRE(checkpoint::differences_of_meaning(ours, theirs).size() == 1);
 }
 
 TEST_CASE("a run that encodes leaves the scale of its latents to its VAE, whose number an export tells") {
@@ -159,7 +163,10 @@ TEST_CASE("weights without a config, or none at all, are refused") {
   CHECK_THROWS_AS(checkpoint::find_weights(tiny.folder / "empty", checkpoint::Weights::kEma), InputError);
   const std::string lonely = tiny.folder / "lonely.safetensors";
   fs::copy(tiny.checkpoint + "/ema.safetensors", lonely);
-  CHECK_THROWS_WITH(checkpoint::find_weights(lonely, checkpoint::Weights::kEma), Contains("no config"));
+  CHECK_THROWS_WITH(checkpoint::find_weights(lonely, checkpoint::Weights::kEma),
+                    Contains("no config") && Contains("try ditimport --from " + lonely + " --out DIR"));
+  CHECK_THROWS_WITH(checkpoint::find_weights(DITRAIN_GOLDEN_DIR "/pt_files/train.pt", checkpoint::Weights::kEma),
+                    Contains("train.pt is a file of PyTorch") && Contains("try ditimport --from "));
   put_file(tiny.folder / "config.yaml", config::to_yaml(tiny_run()));
   CHECK(weights_of(*checkpoint::load_model(checkpoint::find_weights(lonely, checkpoint::Weights::kEma))) ==
         expected_weights(2));

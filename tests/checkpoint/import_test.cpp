@@ -157,6 +157,7 @@ TEST_CASE("weights of DiT and of SiT have the same tensors: keys say what they p
   const config::Config saved =
       config::parse_config(checkpoint::read_checkpoint_state(folder / "velocity").config_yaml, "state.json");
   CHECK(saved.diffusion.process->name == "flow");
+  CHECK((saved.diffusion.prediction != nullptr && saved.diffusion.prediction->name == "velocity"));
   CHECK(in(folder / "velocity", "blocks.0.attn.qkv.weight") == in(folder / "noise", "blocks.0.attn.qkv.weight"));
   const std::vector<float> both = in(folder / "noise", "final_layer.linear.bias"),
                            first = in(folder / "velocity", "final_layer.linear.bias");
@@ -239,6 +240,7 @@ TEST_CASE("other classes, channels and sizes are adapted by the stated rules, ea
                       .sets = {"model.num_heads=2", "model.num_classes=3", "model.in_channels=4",
                                "model.input_size=[16, 32]", "data.kind=latents"}});
   CHECK(has_line(imported.notes, "8 classes in the file, 3 here: a new label table, with the file's row of dropped"));
+  CHECK(has_line(imported.notes, "--set model.num_classes=8 keeps the file's, if the labels mean the same"));
   CHECK(has_line(imported.notes, "3 channels in the file, 4 here"));
   CHECK(has_line(imported.notes, "input of 32 x 32 in the file, 16 x 32 here: a new position table"));
 

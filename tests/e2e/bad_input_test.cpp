@@ -94,6 +94,8 @@ TEST_CASE("bad command line: unknown flags, missing values and things that do no
   refused({"--set", "train.steps"}, {"--set", "expected section.key=value"});
   refused({"--resume", scratch / "nowhere"}, {"--resume: there is no such folder; got " + scratch / "nowhere"});
   refused({"--resume", "atuo"}, {"no such folder; got atuo", "try --resume auto"});
+  write_file(scratch / "dit.safetensors", "");
+  refused({"--resume", scratch / "dit.safetensors"}, {"--resume: a file is no run", "try --set train.init_from=FILE"});
   fs::create_directory(scratch / "empty");
   refused({"--resume", scratch / "empty"}, {"no complete checkpoint in " + scratch / "empty"});
   require_refused(run(program("ditrain")), out, {"--config FILE is missing"});

@@ -95,6 +95,9 @@ TEST_CASE("folders that cannot be meant are refused") {
   put_file(folder / "2.png", "damaged");
   const auto set = open_image_set(folder.path());
   CHECK_THROWS_WITH(first_values(*set), Contains("2.png] not an image that can be read"));
+  put_file(folder / "status.json", "{}");
+  CHECK_THROWS_WITH(open_image_set(folder.path()),
+                    Contains("a run or a checkpoint, no images") && Contains("try ditsample --checkpoint"));
 }
 
 TEST_CASE("arrays of images are read from npz and npy, with and without channels, of any numbers") {
@@ -207,7 +210,8 @@ TEST_CASE("features of pixels are means of blocks, the same for both orders of c
   images::write_png(folder / "mixed/a.png", coloured(4, 4, 1));
   images::write_png(folder / "mixed/b.png", coloured(5, 4, 1));
   const auto mixed = open_image_set(folder / "mixed");
-  CHECK_THROWS_WITH(features_of(one, *mixed, pixels),
-                    Contains("b.png] features of pixels need images of one size") && Contains("got 4x5x3 of u8"));
+  CHECK_THROWS_WITH(features_of(one, *mixed, pixels), Contains("b.png] features of pixels need images of one size") &&
+                                                          Contains("got 4x5x3 of u8") &&
+                                                          Contains("or in training no eval.reference"));
   CHECK_THROWS_WITH(features_of(one, *npz, {}), Contains("need its weights"));
 }
