@@ -129,6 +129,12 @@ void detail_line(const std::string& line) { print(stdout, "", line, spdlog::leve
 void detail_lines(const std::string& text) { each_line(text, detail_line); }
 void warn_line(const std::string& line) { print(stderr, "warning: ", line, spdlog::level::warn); }
 
+void error_into_file(const std::string& line) {
+  State& s = state();
+  std::lock_guard lock(s.mutex);
+  if (s.file) s.file->error(printable_lines(line));
+}
+
 void progress_line(const std::string& text) {
   const std::string line = without_controls(text);
   State& s = state();

@@ -130,15 +130,18 @@ void RunReport::begin_loop(TrainingState& state, RunFolder* folder) {
   trace_.watch(state.step.tape());
   watch_layers();
   trace_.start(run_.comm);
-  const config::Config& config = run_.config;
-  if (folder != nullptr)
-    live_.emplace(report::LiveOptions{.folder = folder->path(),
-                                      .first_step = first_step_,
-                                      .steps = config.train.steps,
-                                      .tensorboard = config.log.tensorboard,
-                                      .prometheus = config.log.prometheus,
-                                      .build = config::build_name()});
+  if (folder != nullptr) open_live(first_step_);
   loop_start_s_ = now_s();
+}
+
+void RunReport::open_live(int64_t first_step) {
+  const config::Config& config = run_.config;
+  live_.emplace(report::LiveOptions{.folder = run_.options.out,
+                                    .first_step = first_step,
+                                    .steps = config.train.steps,
+                                    .tensorboard = config.log.tensorboard,
+                                    .prometheus = config.log.prometheus,
+                                    .build = config::build_name()});
 }
 
 // For lines within long steps.
@@ -330,7 +333,14 @@ void RunReport::tell_outcome(int exit_code) {
 }
 
 void RunReport::tell_failure(const std::string& why) {
-  if (live_) live_->end(report::RunState::kFailed, why);
+  if (!run_.leader()) return;
+  log::error_into_file(why);
+  if (!live_) {  // the start has failed: the steps of the run are those that it had before
+    report::RunFiles before(run_.options.out);
+    before.read_on();
+    open_live(std::max<int64_t>(0, before.last_step()));
+  }
+  live_->end(report::RunState::kFailed, why);
 }
 
 void RunReport::write_trace() {

@@ -39,7 +39,7 @@ class RunReport {
   /// Collective: reports times, loads and advice.
   void tell_end(const std::vector<int64_t>& bad_samples);
   void write_trace();
-  /// Status and report of a run that ends with this exit code, and of one that an error ends.
+  /// Status and report of a run that ends with this exit code, and of one that an error ends, also before its loop.
   void tell_outcome(int exit_code);
   void tell_failure(const std::string& why);
 
@@ -47,6 +47,7 @@ class RunReport {
   Heartbeat heartbeat;
 
  private:
+  void open_live(int64_t first_step);
   void watch_layers();
   void add_automem(StepMetrics& metrics);
   void tell_pages();
@@ -57,7 +58,7 @@ class RunReport {
   RunContext& run_;
   TrainingState* state_ = nullptr;  // of the loop
   RunFolder* folder_ = nullptr;
-  std::optional<report::LiveReport> live_;  // of the loop, on rank 0
+  std::optional<report::LiveReport> live_;  // from the loop on, on rank 0
   Trace trace_;
   std::string topology_;
   const double flop_per_image_;

@@ -85,6 +85,47 @@ void expect_there(const char* key, const std::string& path) {
     throw InputError({.where = key, .what = "there is no such file or folder", .got = path});
 }
 
+// From the start report to the outcome.
+int train_from(StartingPoint& start, const plan::Inputs& inputs, RunContext& run, RunReport& report) {
+  const dataset::Dataset& data = *inputs.data;
+  const config::Config& config = run.config;
+  report.tell_start(data, start.checkpoint());
+  // Whole before the writers of checkpoints, and there until they are joined.
+  const DiskWatch disk_watch(run.comm, config.checkpoint.timeout_s, run.placement.helper_pus);
+  TrainingState state(run, inputs.validation());
+  start.join_lock();  // ranks may see the folder late
+  report.tell_fallbacks();
+
+  report.heartbeat.begin("weights that the run starts from");
+  report.heartbeat.start(run.placement.helper_pus);
+  if (start.checkpoint().empty()) state.initialise();
+  start.load([&](const std::string& checkpoint) { state.load(checkpoint); });
+  start.expect_same_on_all_ranks(state.progress, data.size());
+  const config::TrainConfig& train = config.train;
+  if (state.progress.step > train.steps) {  // what the folder says of the longer run stays
+    tell_nothing_to_do(run, state.progress.step);
+    log::close_file();
+    return kExitDone;
+  }
+  report.heartbeat.begin("reference of eval");
+  const auto fid = make_fid(state, data);
+
+  start.begin(state.progress.step, report.topology());
+  Checkpointing checkpointing(state, start, report);
+  if (!start.checkpoint().empty() || !train.init_from.empty() || !train.branch_from.empty())
+    checkpointing.expect_same_start();  // each rank read files that may be others elsewhere
+  if (fid) checkpointing.restore_best(fid->name());
+  if (state.progress.step >= train.steps) tell_nothing_to_do(run, state.progress.step);
+  report.begin_loop(state, start.folder());
+  const int code = TrainLoop(state, data, inputs.validation(), fid.get(), start, checkpointing, report).run();
+  report.tell_end(data.bad_samples());
+  if (fid) checkpointing.report_best(fid->name());
+  report.write_trace();
+  report.tell_outcome(code);
+  log::close_file();
+  return code;
+}
+
 }  // namespace
 
 void check_start(const config::Config& c, const TrainOptions& options) {
@@ -108,7 +149,6 @@ void check_start(const config::Config& c, const TrainOptions& options) {
 int run_training(const config::Config& wanted, const TrainOptions& options, dist::Communicator& comm) {
   config::validate(wanted);
   const plan::Inputs inputs = plan::open_inputs(wanted);
-  const dataset::Dataset& data = *inputs.data;
   const plan::Settled settled = plan::settle(wanted, inputs.facts, plan::ranks_of(comm));
   config::check_agreement(comm, start_invariants(settled.config, options));
 
@@ -118,48 +158,12 @@ int run_training(const config::Config& wanted, const TrainOptions& options, dist
   RunContext run(settled, options, comm);
   StartingPoint start(run);
   RunReport report(run);
-  report.tell_start(data, start.checkpoint());
-  // Whole before the writers of checkpoints, and there until they are joined.
-  const DiskWatch disk_watch(comm, settled.config.checkpoint.timeout_s, run.placement.helper_pus);
-  TrainingState state(run, inputs.validation());
-  start.join_lock();  // ranks may see the folder late
-  report.tell_fallbacks();
-
-  report.heartbeat.begin("weights that the run starts from");
-  report.heartbeat.start(run.placement.helper_pus);
-  if (start.checkpoint().empty()) state.initialise();
-  start.load([&](const std::string& checkpoint) { state.load(checkpoint); });
-  start.expect_same_on_all_ranks(state.progress, data.size());
-  if (state.progress.step > settled.config.train.steps) {  // what the folder says of the longer run stays
-    tell_nothing_to_do(run, state.progress.step);
-    log::close_file();
-    return kExitDone;
-  }
-  report.heartbeat.begin("reference of eval");
-  const auto fid = make_fid(state, data);
-
-  start.begin(state.progress.step, report.topology());
-  Checkpointing checkpointing(state, start, report);
-  const config::TrainConfig& train = settled.config.train;
-  if (!start.checkpoint().empty() || !train.init_from.empty() || !train.branch_from.empty())
-    checkpointing.expect_same_start();  // each rank read files that may be others elsewhere
-  if (fid) checkpointing.restore_best(fid->name());
-  if (state.progress.step >= settled.config.train.steps) tell_nothing_to_do(run, state.progress.step);
-  report.begin_loop(state, start.folder());
-  int code = kExitDone;
   try {
-    TrainLoop loop(state, data, inputs.validation(), fid.get(), start, checkpointing, report);
-    code = loop.run();
+    return train_from(start, inputs, run, report);
   } catch (const std::exception& e) {
     report.tell_failure(e.what());
     throw;
   }
-  report.tell_end(data.bad_samples());
-  if (fid) checkpointing.report_best(fid->name());
-  report.write_trace();
-  report.tell_outcome(code);
-  log::close_file();
-  return code;
 }
 
 }  // namespace ditrain::train

@@ -331,6 +331,9 @@ TEST_CASE("bad checkpoint: resuming passes over damaged ones to the newest intac
   for (const int64_t step : {2, 4, 6, 8}) flip(step, "model.safetensors");
   require_error(tiny_ditrain(out, 9, often + Args{"--resume", "auto"}),
                 {"no checkpoint in " + out + " is intact", "--out"});
+  const nlohmann::json status = read_json(out + "/status.json");
+  CHECK((status.at("state") == "failed" && status.at("step") == 8));
+  CHECK_THAT(read_file(out + "/log.txt"), Contains("is intact"));
 }
 
 namespace {

@@ -250,7 +250,13 @@ TEST_CASE("a start that was refused does not block the next one") {
   const TemporaryFolder scratch;
   const std::string out = scratch / "run";
   REQUIRE_EXIT(run(tiny_ditrain(out, 1, sets({"train.init_from=" + scratch / "nothing"}))), 2);
+  const nlohmann::json status = read_json(out + "/status.json");
+  CHECK((status.at("state") == "failed" && status.at("step") == 0));
+  const auto reason = status.at("reason").get<std::string>();
+  CHECK_THAT(reason, Contains(scratch / "nothing"));
+  CHECK_THAT(read_file(out + "/log.txt"), Contains(reason));
   REQUIRE_EXIT(run(tiny_ditrain(out, 1)), 0);
+  CHECK(read_json(out + "/status.json").at("state") == "finished");
 }
 
 TEST_CASE("resume: checkpoints are kept as configured and latest is a relative link") {

@@ -20,6 +20,7 @@ void info_lines(const std::string& text);  ///< info_line() of each of its lines
 void detail_line(const std::string& line);
 void detail_lines(const std::string& text);  ///< detail_line() of each of its lines
 void warn_line(const std::string& line);
+void error_into_file(const std::string& line);  ///< into the file alone: the program prints the error that ends it
 /// A line that replaces itself on a terminal ("\r...", cut to its width); elsewhere it is a plain info line.
 void progress_line(const std::string& line);
 
