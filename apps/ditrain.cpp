@@ -185,8 +185,10 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   if (comm.rank() == 0)
     for (const std::string& file : {options.trace.value_or(""), config.log.prometheus}) check_beside_run(file, out);
   if (line.has("dry-run")) {
-    if (comm.rank() == 0) train::check_start(config, options);
-    plan::print_dry_run(config, ranks, out, comm);
+    const plan::DryRun dry = plan::plan_dry_run(config, ranks, comm);
+    const auto classes = dry.data ? dry.data->class_names() : std::vector<std::string>();
+    const int64_t done = comm.rank() == 0 ? train::check_start(dry.plan.config, options, classes) : 0;
+    plan::print_dry_run(config, dry, ranks, out, done, comm);
     return kExitDone;
   }
   return train::run_training(config, options, comm);

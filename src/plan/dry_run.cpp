@@ -71,17 +71,18 @@ std::string describe_data(const dataset::Dataset* data, bool classes_of_data) {
               : "");
 }
 
-std::string describe_steps(const RunPlan& plan, const dataset::Dataset* data) {
+std::string describe_steps(const RunPlan& plan, const dataset::Dataset* data, int64_t done) {
   const config::TrainConfig& t = plan.config.train;
   return fmt::format("{} rank(s): {} sample(s) per rank and step in micro-batches of {}, {} steps", plan.world_size,
                      plan.samples, plan.micro_batch, t.steps) +
          (data != nullptr ? fmt::format(" = {:.2f} epochs", double(t.steps * t.global_batch) / double(data->size()))
-                          : "");
+                          : "") +
+         (done > 0 ? fmt::format(", of which {} are done", done) : "");
 }
 
 // The time that a run would take on this machine; of another one the rates are not known.
 std::string time_here(const RunPlan& plan, int ranks, const std::string& run_folder, const dataset::Dataset* data,
-                      dist::Communicator& comm) {
+                      int64_t done, dist::Communicator& comm) {
   if (!platform::probe_machine().is_this_machine) return "time: not predicted, because this is not the machine\n";
   const auto alone = dist::make_null_communicator();
   const Placement placement = plan_placement(plan.config, ranks > 0 ? *alone : comm);
@@ -100,7 +101,7 @@ std::string time_here(const RunPlan& plan, int ranks, const std::string& run_fol
   const bool has_bf16 = kernels::measure_fma_peak(DType::kBF16, 1e-4) > 0;
   std::optional<MachineRates> bf16;
   if (has_bf16 && plan.config.train.precision == DType::kF32) bf16 = measured(DType::kBF16);
-  return describe_time(plan, rates, bf16 ? &*bf16 : nullptr, run_folder, loading);
+  return describe_time(plan, rates, bf16 ? &*bf16 : nullptr, run_folder, loading, done);
 }
 
 }  // namespace
@@ -116,8 +117,9 @@ DryRun plan_dry_run(const config::Config& wanted, int ranks, dist::Communicator&
           std::move(inputs.data)};
 }
 
-void print_dry_run(const config::Config& wanted, int ranks, const std::string& run_folder, dist::Communicator& comm) {
-  const auto [plan, settled, placement, data] = plan_dry_run(wanted, ranks, comm);
+void print_dry_run(const config::Config& wanted, const DryRun& dry_run, int ranks, const std::string& run_folder,
+                   int64_t done, dist::Communicator& comm) {
+  const auto& [plan, settled, placement, data] = dry_run;
   const config::Config& config = plan.config;
   log::info_lines(placement);
   log::info_lines(settled);
@@ -133,7 +135,7 @@ void print_dry_run(const config::Config& wanted, int ranks, const std::string& r
     log::warn("data: there are no samples of {}", unused);
   if (plan.replicas < plan.world_size)
     log::info("{} rank(s) share a replica and its samples", config::tensor_ranks(config));
-  log::info_line(describe_steps(plan, data.get()));
+  log::info_line(describe_steps(plan, data.get(), done));
   const bool measures = config.parallel.cut == config::ClusterSplitChoice::kAuto && plan.place.nodes.size() > 1;
   if (plan.place.cluster_sizes.size() > 1)
     log::info("cut: {}{}", plan.cut.why, measures ? "; a run measures the bandwidth between NUMA domains first" : "");
@@ -148,7 +150,7 @@ void print_dry_run(const config::Config& wanted, int ranks, const std::string& r
   if (comm.rank() == 0)
     for (const std::string& warning : config::warnings(config)) log::warn_line(warning);
   check_tiers(plan, run_folder);
-  log::info_lines(time_here(plan, ranks, run_folder, data.get(), comm));
+  log::info_lines(time_here(plan, ranks, run_folder, data.get(), done, comm));
 }
 
 }  // namespace ditrain::plan

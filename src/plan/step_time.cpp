@@ -234,6 +234,10 @@ std::string describe_checkpoints(const RunPlan& plan, const std::string& run_fol
                      warning.empty() ? "" : "               " + warning + "\n");
 }
 
+int nodes_of(const RunPlan& plan) {
+  return (plan.world_size + plan.place.ranks_on_node - 1) / plan.place.ranks_on_node;
+}
+
 constexpr double kWorthDividing_s = 0.2;      // of shorter steps, communication would take much of what nodes save
 constexpr int64_t kMostLoaderThreads = 1024;  // as the key's range
 
@@ -267,7 +271,7 @@ std::string what_shortens(const RunPlan& plan, const MachineRates& rates, const 
     name(c.eval.fid_every_steps, "distances: eval.fid_every_steps, eval.fid_samples");
     add(fewer);
   }
-  if (plan.samples > 1 && step_s >= kWorthDividing_s)
+  if (plan.samples > 1 && step_s >= kWorthDividing_s && nodes_of(plan) == 1)
     add(fmt::format("more nodes: the {} samples of a rank and step can be divided over up to {} times as many ranks",
                     plan.samples, plan.samples));
   return text;
@@ -413,11 +417,12 @@ StepTime predict_step(const RunPlan& plan, const MachineRates& of_machine, const
 }
 
 std::string describe_time(const RunPlan& plan, const MachineRates& rates, const MachineRates* bf16,
-                          const std::string& run_folder, const Loading& loading) {
+                          const std::string& run_folder, const Loading& loading, int64_t done) {
   const config::Config& c = plan.config;
   const StepTime step = predict_step(plan, rates, loading);
-  const double step_s = step.total_s(), steps = double(c.train.steps);
-  const double steps_s = step_s * steps, beside_s = predict_evaluation(plan, step);
+  const int64_t steps = std::max<int64_t>(0, c.train.steps - done);
+  const double step_s = step.total_s(), steps_s = step_s * double(steps);
+  const double beside_s = predict_evaluation(plan, step, done);
   const auto share = [&](double part_s) { return 100 * part_s / step_s; };
   std::string text = fmt::format(
       "time, predicted from rates of this machine that were measured now:\n"
@@ -426,7 +431,11 @@ std::string describe_time(const RunPlan& plan, const MachineRates& rates, const 
       "  {:<11}  {}, and {} of samples and validation\n",
       step_s, double(c.train.global_batch) / step_s, share(step.gemm_s), share(step.attention_s), share(step.values_s),
       share(step.jobs_s), share(step.update_s), share(step.sums_s), share(step.loading_s),
-      fmt::format("{} steps", c.train.steps), format_duration(steps_s), format_duration(beside_s));
+      fmt::format("{} steps", steps), format_duration(steps_s), format_duration(beside_s));
+  if (nodes_of(plan) > 1)
+    text += fmt::format(
+        "               messages between the nodes are not counted: ditrain plan --platform FILE --nodes {}\n",
+        nodes_of(plan));
   if (loading.sample_s == 0) text += "               loading samples is not counted\n";
   if (!c.data.vae.empty())
     text += "               encoding images (data.vae) is not counted: ditbench vae measures it\n";
@@ -480,11 +489,13 @@ double forward_s(const RunPlan& plan, double step_s) {
   return more * step_s / 3 / double(plan.samples);
 }
 
-double predict_evaluation(const RunPlan& plan, const StepTime& step) {
+double predict_evaluation(const RunPlan& plan, const StepTime& step, int64_t done) {
   const config::Config& c = plan.config;
   const EvaluationPasses passes = evaluation_passes(plan);
   const auto times = [&](int64_t every) {  // at multiples, and at the end
-    return every == 0 ? 0.0 : std::ceil(double(c.train.steps) / double(every));
+    return every == 0 || done >= c.train.steps
+               ? 0.0
+               : std::ceil(double(c.train.steps) / double(every)) - double(done / every);
   };
   return (times(c.sample.every_steps) * passes.samples + times(c.eval.every_steps) * passes.validation +
           times(c.eval.fid_every_steps) * passes.distance) *

@@ -37,6 +37,61 @@ bool is_of_run(const std::string& checkpoint, const std::string& run, const std:
 
 }  // namespace
 
+ResumeCandidates::ResumeCandidates(const TrainOptions& options) : options_(options) {
+  if (options.resume_auto) folders_ = files::checkpoints_to_resume(options.out + "/checkpoints");
+  if (options.resume_from.empty()) return;
+  folders_ = {checkpoint::find_checkpoint(options.resume_from)};
+  const fs::path found = folders_.front();
+  if (fs::exists(found / files::kAveragesFile) && !fs::exists(found / files::kCheckpointFiles[0]))
+    throw InputError({.where = options.resume_from,
+                      .what = "a snapshot of averages, not a checkpoint",
+                      .expected = "a folder of RUN/checkpoints"});
+}
+
+std::string ResumeCandidates::next(const config::Config* config, const std::vector<std::string>& class_names) {
+  while (!folders_.empty()) {
+    const std::string folder = folders_.front();
+    checkpoint::CheckpointState state;
+    std::string missing = files::missing_file(folder), damage;
+    if (missing.empty()) damage = damage_of([&] { state = checkpoint::read_checkpoint_state(folder); });
+    for (const auto& [name, file] : state.files)
+      if (std::error_code unreadable;
+          missing.empty() && fs::status(folder + "/" + name, unreadable).type() == fs::file_type::not_found)
+        missing = name;
+    if (!missing.empty()) damage = missing + " is missing";
+    if (!damage.empty()) {
+      skip_damaged(damage);
+      continue;
+    }
+    if (config != nullptr) config::check_resume(config::parse_config(state.config_yaml, folder), *config);
+    if (const auto other = checkpoint::other_class(state.class_names, class_names); !other.empty())
+      throw InputError({.where = "resume",
+                        .what = "the labels of data.path mean other classes than in the run: " + other,
+                        .hint = "the former names of the classes, or, if they are the same classes by other names, a "
+                                "new --out folder with train.branch_from"});
+    step_ = state.step;
+    return folder;
+  }
+  return "";
+}
+
+void ResumeCandidates::skip_damaged(const std::string& why) {
+  const std::string folder = folders_.front();
+  folders_.erase(folders_.begin());
+  if (!options_.resume_auto) {
+    const std::string intact = checkpoint::newest_intact_beside(folder);
+    throw InputError(
+        {.where = "resume",
+         .what = folder + " is damaged: " + why,
+         .hint = intact.empty() ? "another copy of the run: no checkpoint beside it is intact" : "--resume " + intact});
+  }
+  if (folders_.empty())
+    throw InputError({.where = "resume",
+                      .what = "no checkpoint in " + options_.out + " is intact; the last one: " + why,
+                      .hint = "--out with another folder, to start anew"});
+  log::warn("{} is damaged and passed over: {}", folder, why);
+}
+
 StartingPoint::StartingPoint(RunContext& run) : run_(run) {
   if (run.leader()) open_folder();
   checkpoint_ = dist::broadcast_text(run.comm, checkpoint_);
@@ -53,16 +108,7 @@ void StartingPoint::open_folder() {
   if (options.resumes())
     for (const std::string& folder : {run_.checkpoints(), checkpoint::snapshots_of(options.out)})
       files::remove_stale_temporaries(folder);
-  if (!options.resume_from.empty()) {
-    candidates_ = {checkpoint::find_checkpoint(options.resume_from)};
-    const fs::path found = candidates_.front();
-    if (fs::exists(found / files::kAveragesFile) && !fs::exists(found / files::kCheckpointFiles[0]))
-      throw InputError({.where = options.resume_from,
-                        .what = "a snapshot of averages, not a checkpoint",
-                        .expected = "a folder of RUN/checkpoints"});
-  }
-  if (options.resume_auto) candidates_ = files::checkpoints_to_resume(run_.checkpoints());
-  next_candidate();
+  checkpoint_ = candidates_.emplace(options).next(&run_.config, run_.settled.facts.class_names);
   if (!checkpoint_.empty() && holds_run(options.out) && !is_of_run(checkpoint_, options.out, run_.checkpoints()))
     throw InputError({.where = "output",
                       .what = options.out + " holds another run than " + checkpoint_,
@@ -77,49 +123,6 @@ void StartingPoint::join_lock() {
   run_.note(lock_->note());
 }
 
-// On rank 0: the next checkpoint to start from whose state can be read and is of this config.
-void StartingPoint::next_candidate() {
-  for (checkpoint_.clear(); checkpoint_.empty() && !candidates_.empty();) {
-    const std::string folder = candidates_.front();
-    checkpoint::CheckpointState state;
-    std::string missing = files::missing_file(folder), damage;
-    if (missing.empty()) damage = damage_of([&] { state = checkpoint::read_checkpoint_state(folder); });
-    for (const auto& [name, file] : state.files)
-      if (std::error_code unreadable;
-          missing.empty() && fs::status(folder + "/" + name, unreadable).type() == fs::file_type::not_found)
-        missing = name;
-    if (!missing.empty()) damage = missing + " is missing";
-    if (!damage.empty()) {
-      skip_damaged_checkpoint(folder, damage);
-      continue;
-    }
-    config::check_resume(config::parse_config(state.config_yaml, folder), run_.config);
-    if (const auto other = checkpoint::other_class(state.class_names, run_.settled.facts.class_names); !other.empty())
-      throw InputError({.where = "resume",
-                        .what = "the labels of data.path mean other classes than in the run: " + other,
-                        .hint = "the former names of the classes, or, if they are the same classes by other names, a "
-                                "new --out folder with train.branch_from"});
-    checkpoint_ = folder;
-  }
-}
-
-// On rank 0: removes a candidate. Errors: InputError if it is the only one that was asked for, or the last.
-void StartingPoint::skip_damaged_checkpoint(const std::string& folder, const std::string& why) {
-  candidates_.erase(candidates_.begin());
-  if (!run_.options.resume_auto) {
-    const std::string intact = checkpoint::newest_intact_beside(folder);
-    throw InputError(
-        {.where = "resume",
-         .what = folder + " is damaged: " + why,
-         .hint = intact.empty() ? "another copy of the run: no checkpoint beside it is intact" : "--resume " + intact});
-  }
-  if (candidates_.empty())
-    throw InputError({.where = "resume",
-                      .what = "no checkpoint in " + run_.options.out + " is intact; the last one: " + why,
-                      .hint = "--out with another folder, to start anew"});
-  log::warn("{} is damaged and passed over: {}", folder, why);
-}
-
 void StartingPoint::load(const std::function<void(const std::string&)>& load) {
   while (!checkpoint_.empty()) {
     checkpoint::expect_readable(checkpoint_);  // a folder that this rank does not see is not damage
@@ -129,8 +132,8 @@ void StartingPoint::load(const std::function<void(const std::string&)>& load) {
     problem = dist::broadcast_text(run_.comm, problem);
     if (problem.empty()) return;
     if (run_.leader()) {
-      skip_damaged_checkpoint(checkpoint_, problem);
-      next_candidate();
+      candidates_->skip_damaged(problem);
+      checkpoint_ = candidates_->next(&run_.config, run_.settled.facts.class_names);
     }
     checkpoint_ = dist::broadcast_text(run_.comm, checkpoint_);
   }

@@ -26,6 +26,26 @@ std::string damage_of(const F& read) try {
   return e.what();
 }
 
+/// The checkpoints that --resume may start from, the best first.
+class ResumeCandidates {
+ public:
+  /// Errors:   InputError for a --resume that names no checkpoint
+  explicit ResumeCandidates(const TrainOptions& options);
+
+  /// Returns the first one whose state can be read, and reads its step; "": a new run. Damaged ones before it are
+  /// passed over by name. Errors: InputError if none is intact, and if it is of another config than `config` (null:
+  /// of any) or of other classes than `class_names` (empty: of any)
+  std::string next(const config::Config* config, const std::vector<std::string>& class_names);
+  /// Removes the first one. Errors: InputError if it is the only one that was asked for, or the last
+  void skip_damaged(const std::string& why);
+  int64_t step() const { return step_; }  ///< of what next() returned
+
+ private:
+  const TrainOptions& options_;
+  std::vector<std::string> folders_;
+  int64_t step_ = 0;
+};
+
 class StartingPoint {
  public:
   /// Collective. Rank 0 alone decides, so that all ranks start from the same place.
@@ -50,14 +70,12 @@ class StartingPoint {
 
  private:
   void open_folder();
-  void next_candidate();
-  void skip_damaged_checkpoint(const std::string& folder, const std::string& why);
 
   RunContext& run_;
-  std::optional<RunLock> lock_;          // on rank 0 and others that write
-  std::unique_ptr<RunFolder> folder_;    // on rank 0
-  std::string checkpoint_;               // "": a new run
-  std::vector<std::string> candidates_;  // on rank 0: it, and those to fall back to
+  std::optional<RunLock> lock_;                 // on rank 0 and others that write
+  std::unique_ptr<RunFolder> folder_;           // on rank 0
+  std::string checkpoint_;                      // "": a new run
+  std::optional<ResumeCandidates> candidates_;  // on rank 0: it, and those to fall back to
 };
 
 }  // namespace ditrain::train

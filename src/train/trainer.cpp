@@ -14,7 +14,6 @@
 #include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/dataset/tile_shards.hpp"
-#include "ditrain/files/checkpoint_folder.hpp"
 #include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/plan/kernel_settings.hpp"
 #include "ditrain/platform/signals.hpp"
@@ -128,11 +127,13 @@ int train_from(StartingPoint& start, const plan::Inputs& inputs, RunContext& run
 
 }  // namespace
 
-void check_start(const config::Config& c, const TrainOptions& options) {
-  const bool resumes = !options.resume_from.empty() ||
-                       (options.resume_auto && !files::checkpoints_to_resume(options.out + "/checkpoints").empty());
-  for (const std::string& path : {options.resume_from, resumes ? "" : c.train.branch_from})
-    if (!path.empty()) checkpoint::read_checkpoint_state(checkpoint::find_checkpoint(path));
+int64_t check_start(const config::Config& c, const TrainOptions& options, const std::vector<std::string>& class_names) {
+  const bool has_data = c.data.kind->path.empty() || !c.data.path.empty();
+  ResumeCandidates candidates(options);
+  const bool resumes = !candidates.next(has_data ? &c : nullptr, class_names).empty();
+  int64_t step = candidates.step();
+  if (const std::string& trunk = c.train.branch_from; !resumes && !trunk.empty())
+    step = checkpoint::read_checkpoint_state(checkpoint::find_checkpoint(trunk)).step;
   if (!resumes && !c.train.init_from.empty())
     checkpoint::DitFile(c.train.init_from, checkpoint::Weights::kEma, checkpoint::hints_of(c.model));
   if (config::draws_samples(c) && !c.sample.guide.empty() && c.sample.guide != config::kRoutedGuide)
@@ -144,6 +145,7 @@ void check_start(const config::Config& c, const TrainOptions& options) {
   if (c.kernels.tuned == config::TunedFrom::kFile) plan::read_tuning(c.kernels.tuning_file);
   if (!options.resumes() && holds_run(options.out))
     log::warn("{} holds a run already: to train, add --resume auto, or --out with another folder", options.out);
+  return step;
 }
 
 int run_training(const config::Config& wanted, const TrainOptions& options, dist::Communicator& comm) {

@@ -221,6 +221,9 @@ TEST_CASE("resume: auto starts anew where nothing is, and a finished run stays a
   REQUIRE(read_file(checkpoint_of(out, 3) + "/model.safetensors") == weights);
   const std::string config = read_file(out + "/config.yaml"), status = read_file(out + "/status.json");
   CHECK_THAT(require_ok(tiny_ditrain(out, 2, {"--resume", "auto"})).out, Contains("at step 3 of 2"));
+  const Args dry = {"--resume", "auto", "--dry-run"};
+  CHECK_THAT(require_ok(tiny_ditrain(out, 5, dry)).out, Contains("5 steps") && Contains("of which 3 are done"));
+  require_error(tiny_ditrain(out, 5, dry + sets({"optimizer.lr=0.5"})), {"optimizer.lr: was", "now 0.5"});
   CHECK(read_file(out + "/config.yaml") == config);  // not those of a run of two steps
   CHECK(read_file(out + "/status.json") == status);
 }

@@ -166,6 +166,8 @@ TEST_CASE("samples and validation are counted in passes over the model") {
   const double forward_s = step.compute_s() / 3 / 8;
   config.eval.every_steps = 4, config.eval.num_images = 5;  // after steps 4, 8 and 10, with the right and a wrong label
   CHECK(predict_evaluation(plan_of(config), step) == Approx(3 * 5 * 2 * forward_s));
+  CHECK(predict_evaluation(plan_of(config), step, 4) == Approx(2 * 5 * 2 * forward_s));
+  CHECK(predict_evaluation(plan_of(config), step, 10) == 0);
   config.eval.every_steps = 0;
   config.sample.every_steps = 10, config.sample.num_images = 3, config.sample.steps = "20";
   CHECK(predict_evaluation(plan_of(config), step) == Approx(3 * 20 * forward_s));
@@ -197,7 +199,11 @@ TEST_CASE("a dry run says time, checkpoints, disk and what would shorten the run
   CHECK_THAT(text, Contains("up to 3 at a time take 1.4") && Contains(" free in /nowhere/yet\n"));
   CHECK_THAT(text, Contains("--set train.precision=bf16: 0.5 s per step") &&
                        Contains("--set train.recompute=selective: 0.797 s per step"));
-  CHECK_THAT(text, Contains("more nodes: the 8 samples"));
+  CHECK_THAT(text, Contains("more nodes: the 8 samples") && !Contains("messages"));
+  CHECK_THAT(describe_time(plan, r, &fast, ".", {}, 1800), Contains("1800 steps   30 min"));
+  const std::string apart = describe_time(plan_of(config, 2), r, nullptr, ".");  // with one rank per node
+  CHECK_THAT(apart, Contains("messages between the nodes are not counted: ditrain plan --platform FILE --nodes 2") &&
+                        !Contains("more nodes"));
   plan::MachineRates short_steps = r;
   short_steps.alone.gemm_s /= 10;
   CHECK_THAT(describe_time(plan, short_steps, nullptr, "."), !Contains("more nodes"));

@@ -17,12 +17,14 @@ struct DryRun {
   std::unique_ptr<dataset::Dataset> data;  ///< null: data.path is not set
 };
 /// Plans a run on `ranks` ranks (0: the ranks of `comm`). Collective.
-/// Errors:   as run_training for configs that cannot work on such ranks
+/// Errors:   as run_training for configs that cannot work on such ranks, also for a data.path that is set but wrong
 DryRun plan_dry_run(const config::Config& config, int ranks, dist::Communicator& comm);
 
-/// Prints the plan of a run whose folder would be `run_folder`. Without data.path a line says what to set, and
-/// everything that follows from the data is left out. Collective.
-/// Errors:   those of run_training that can be found without starting, also for a data.path that is set but wrong
-void print_dry_run(const config::Config& config, int ranks, const std::string& run_folder, dist::Communicator& comm);
+/// Prints what plan_dry_run has planned for a run whose folder would be `run_folder`, and which has `done` steps
+/// already. Without data.path a line says what to set, and everything that follows from the data is left out.
+/// Collective.
+/// Errors:   those of run_training that can be found without starting
+void print_dry_run(const config::Config& config, const DryRun& dry_run, int ranks, const std::string& run_folder,
+                   int64_t done, dist::Communicator& comm);
 
 }  // namespace ditrain::plan

@@ -90,11 +90,12 @@ struct StepTime {
 ///           samples x sample_s / min(loader threads, n) is longer than that
 StepTime predict_step(const RunPlan& plan, const MachineRates& rates, const Loading& loading = {});
 
-/// The text of a dry run about time and disk: the time of a step and of its parts, of all steps, of samples and
-/// validation, the size of the checkpoints in `run_folder`, and changes that shorten the run. `bf16`: the rates in
-/// bf16, if the machine supports it and the run does not use it; else null.
+/// The text of a dry run about time and disk: the time of a step and of its parts, of all steps after `done`, of
+/// samples and validation, the size of the checkpoints in `run_folder`, and changes that shorten the run. `bf16`: the
+/// rates in bf16, if the machine supports it and the run does not use it; else null. For ranks on several nodes it says
+/// that messages between them are not counted.
 std::string describe_time(const RunPlan& plan, const MachineRates& rates, const MachineRates* bf16,
-                          const std::string& run_folder, const Loading& loading = {});
+                          const std::string& run_folder, const Loading& loading = {}, int64_t done = 0);
 
 /// Forward passes of single samples that one evaluation takes; what features and their distance take is counted in
 /// such passes, too.
@@ -106,8 +107,8 @@ EvaluationPasses evaluation_passes(const RunPlan& plan);
 /// Seconds of a rank for one of them, a third of the step's compute per sample.
 double forward_s(const RunPlan& plan, double step_s);
 
-/// Seconds that a run needs in addition to its steps: sample grids, validation and Frechet distances. (Checkpoints are
-/// written during training.) A forward pass is taken as a third of a step's compute.
-double predict_evaluation(const RunPlan& plan, const StepTime& step);
+/// Seconds that a run needs in addition to its steps after `done`: sample grids, validation and Frechet distances.
+/// (Checkpoints are written during training.) A forward pass is taken as a third of a step's compute.
+double predict_evaluation(const RunPlan& plan, const StepTime& step, int64_t done = 0);
 
 }  // namespace ditrain::plan

@@ -2,6 +2,7 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/config/config.hpp"
@@ -22,9 +23,12 @@ struct TrainOptions {
 };
 
 /// Whether a start would find what the config and the options name: checkpoints, guide, reference, weights and tuning.
-/// For a dry run: writes nothing, and does not compare a checkpoint with the config.
+/// For a dry run: writes nothing. A checkpoint to resume from is compared with the config, which is settled as in a
+/// plan, if that names its data, and with its classes.
+/// Returns   the step that the run would go on from; 0 for a new one
 /// Errors:   InputError, as of run_training
-void check_start(const config::Config& config, const TrainOptions& options);
+int64_t check_start(const config::Config& config, const TrainOptions& options,
+                    const std::vector<std::string>& class_names);
 
 /// Trains until train.steps, a stop request or an error. Collective.
 /// Returns   kExitDone, or kExitStoppedEarly if a signal or max_hours stopped it after writing a checkpoint
