@@ -92,11 +92,26 @@ std::string default_out(const std::string& config_path) {
 std::string run_folder(const config::CommandLine& line) {
   if (line.has("out")) return line.get_path("out");
   const std::string resume = line.has("resume") ? line.get_path("resume") : "";
+  const std::filesystem::path config = line.get("config"), folder = std::filesystem::absolute(config).parent_path();
+  if (resume == "auto" && config.filename() == "config.yaml" && std::filesystem::is_directory(folder / "checkpoints"))
+    throw InputError({.where = "command line",
+                      .what = "--resume auto with the config of a run needs --out: without it, a new run would start",
+                      .got = config,
+                      .hint = "--out " + quoted_word(config.has_parent_path() ? config.parent_path().string() : ".")});
   if (!resume.empty() && resume != "auto" && std::filesystem::exists(resume + "/config.yaml")) return resume;
   return default_out(line.get("config"));
 }
 
 constexpr const char* kFirstConfig = "--config configs/quickstart.yaml, or quickstart.yaml of an installation";
+
+// What to try without --config: that of the run which the line names, or one to begin with.
+std::string config_to_try(const config::CommandLine& line) {
+  for (const char* flag : {"resume", "out"}) {
+    const std::filesystem::path config = std::filesystem::path(line.get(flag)) / "config.yaml";
+    if (line.has(flag) && std::filesystem::exists(config)) return "--config " + quoted_word(config.string());
+  }
+  return kFirstConfig;
+}
 
 void explain_memory(const plan::RunPlan& run, const std::string& picture) {
   const plan::MemoryPlan& plan = run.memory;
@@ -122,7 +137,7 @@ int body(int argc, char** argv, dist::Communicator& comm) {
   if (!line.has("print-config") && !line.has("explain-memory") && !line.has("dry-run") && !line.has("preflight"))
     platform::install_signal_flags();
   if (!line.has("config"))
-    throw InputError({.where = "command line", .what = "--config FILE is missing", .hint = kFirstConfig});
+    throw InputError({.where = "command line", .what = "--config FILE is missing", .hint = config_to_try(line)});
   const config::Config config = config::load_config(line.get("config"), line.get_all("set"), line.get_all("recipe"));
   const int ranks = line.has("ranks") ? int(line.get_int("ranks", 1, 1 << 20)) : 0;
   if (line.has("ranks") && !line.has("dry-run") && !line.has("explain-memory"))

@@ -127,14 +127,14 @@ Config parse_layers(const std::vector<NamedText>& layers, const std::vector<std:
 
 std::string find_config_file(const std::string& path, const std::string& flag) {
   if (path.empty()) fail("no config file given", "", "", "--config quickstart.yaml");
-  std::string looked;
-  for (const std::string& candidate : candidate_paths(path)) {
+  const std::vector<std::string> candidates = candidate_paths(path);
+  for (const std::string& candidate : candidates) {
     std::error_code error;
     if (fs::is_directory(candidate, error)) fail(candidate + " is a folder", "", "a YAML file");
     if (fs::exists(candidate, error)) return candidate;
-    looked += (looked.empty() ? "" : ", ") + candidate;
   }
-  fail("no such config file", path, "one of: " + looked, nearest_config(path, flag));
+  fail("no such config file", path, candidates.size() > 1 ? fmt::format("one of: {}", fmt::join(candidates, ", ")) : "",
+       nearest_config(path, flag));
 }
 
 Config default_config() {

@@ -51,21 +51,25 @@ std::unique_ptr<automem::AutoMem> make_automem(RunContext& run) {
 // one update to the next only at the ends of a schedule; rates below a hundredth of the highest do no harm.
 void warn_of_rate(const config::Config& before, const config::Config& now, int64_t updates) {
   if (updates == 0) return;
-  const auto rate = [updates](const config::Config& c, bool of_matrices) {
-    const optim::Config& o = c.optimizer;
-    const double lr = optim::learning_rate(o, updates - 1, c.train.steps);
-    return of_matrices && o.kind == optim::Kind::kMuon ? lr * o.muon_lr / o.lr : lr;
+  const auto highest_of = [](const config::Config& c, bool of_muon) {
+    return of_muon ? c.optimizer.muon_lr : c.optimizer.lr;
   };
-  for (const bool of_matrices : {true, false}) {
-    const double was = rate(before, of_matrices), is = rate(now, of_matrices), least = std::min(was, is);
-    const double highest = std::max(before.optimizer.lr, now.optimizer.lr);
+  const auto rate = [&](const config::Config& c, bool of_muon) {
+    const double lr = optim::learning_rate(c.optimizer, updates - 1, c.train.steps);
+    return lr * highest_of(c, of_muon) / c.optimizer.lr;
+  };
+  for (const bool of_muon : {false, true}) {  // the rate in metrics and log first
+    if (of_muon && now.optimizer.kind != optim::Kind::kMuon) continue;
+    const double was = rate(before, of_muon), is = rate(now, of_muon), least = std::min(was, is);
+    const double highest = std::max(highest_of(before, of_muon), highest_of(now, of_muon));
     if (std::max(was, is) <= 1.1 * least || std::max(was, is) <= 0.01 * highest) continue;
     std::vector<std::string> why;
     for (const config::Difference& d : config::differences(before, now))
       if (d.key.starts_with("optimizer.") || d.key == "train.steps")
         why.push_back(fmt::format("{} was {}, is {}", d.key, d.old_value, d.new_value));
-    return log::warn("the learning rate changes at once: the last update ({}) had {:.3g} and would have {:.3g} now; {}",
-                     updates, was, is, fmt::join(why, "; "));
+    return log::warn("{} changes at once: the last update ({}) had {:.3g} and would have {:.3g} now; {}",
+                     of_muon ? "the learning rate of matrices (optimizer.muon_lr)" : "the learning rate", updates, was,
+                     is, fmt::join(why, "; "));
   }
 }
 

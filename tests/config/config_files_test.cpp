@@ -49,7 +49,8 @@ TEST_CASE("a config that does not exist: the one with the nearest name is propos
     std::ofstream(folder / name) << "train: {steps: 1}\n";
   const auto proposal = [](const std::string& path) {
     const std::string message = message_of([&] { config::load_config(path); });
-    CHECK(message.starts_with("[config] no such config file; got " + path + ", expected one of: " + path));
+    const std::string looked = fs::path(path).is_absolute() ? "; try " : ", expected one of: " + path;
+    CHECK(message.starts_with("[config] no such config file; got " + path + looked));
     const size_t at = message.find("; try ");
     return at == std::string::npos ? "" : message.substr(at + 6);
   };

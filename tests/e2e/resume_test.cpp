@@ -1,4 +1,6 @@
 // A run that was interrupted and resumed ends with the same bits as one that was not.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
@@ -121,8 +123,10 @@ TEST_CASE("resume: more steps of a schedule that has decayed are warned of, more
   for (const std::string schedule : {"cosine", "constant"}) {
     CAPTURE(schedule);
     const std::string out = scratch / schedule;
-    const Args more = sets({"optimizer.schedule=" + schedule, "optimizer.warmup_steps=0", "optimizer.kind=muon"});
+    const Args more = sets({"optimizer.schedule=" + schedule, "optimizer.warmup_steps=0", "optimizer.kind=muon",
+                            "optimizer.muon_lr=0.02"});
     REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(out, 4, more))), 0);
+    const double rate = column(read_metrics(out), "lr").back();
     const Result resumed = require_ok(mpirun(2, tiny_ditrain(out, 8, more + Args{"--resume", "auto"})));
     const std::string text = resumed.out + resumed.err,
                       begin = "the learning rate changes at once: the last update (4)";
@@ -130,7 +134,8 @@ TEST_CASE("resume: more steps of a schedule that has decayed are warned of, more
     CHECK((at != std::string::npos) == (schedule == "cosine"));
     if (at == std::string::npos) continue;
     CHECK(text.find(begin, at + 1) == std::string::npos);  // once, not per rank
-    CHECK_THAT(text.substr(at), Contains("now; train.steps was 4, is 8"));
+    CHECK_THAT(text.substr(at),
+               Contains(fmt::format("(4) had {:.3g} and", rate)) && Contains("now; train.steps was 4, is 8"));
   }
 }
 
@@ -226,6 +231,16 @@ TEST_CASE("resume: auto starts anew where nothing is, and a finished run stays a
   require_error(tiny_ditrain(out, 5, dry + sets({"optimizer.lr=0.5"})), {"optimizer.lr: was", "now 0.5"});
   CHECK(read_file(out + "/config.yaml") == config);  // not those of a run of two steps
   CHECK(read_file(out + "/status.json") == status);
+}
+
+TEST_CASE("resume: a line that leaves out the config or the folder of its run is told of them") {
+  const TemporaryFolder scratch;
+  const std::string out = scratch / "run";
+  REQUIRE_EXIT(run(tiny_ditrain(out, 1)), 0);
+  for (const Args& line : {Args{"--out", out, "--resume", "auto"}, Args{"--resume", out + "/"}})
+    require_error(program("ditrain", line), {"--config FILE is missing; try --config " + out + "/config.yaml"});
+  require_error(program("ditrain", {"--config", out + "/config.yaml", "--resume", "auto"}),
+                {"got " + out + "/config.yaml", "try --out " + out});
 }
 
 TEST_CASE("resume: checkpoints may be a link to another disk") {
