@@ -76,10 +76,10 @@ const Flag& CommandLine::given_flag(const std::string& name) const {
   if (const Flag* found = find(name)) return *found;
   std::vector<std::string> names;
   for (const Flag& f : usage_.flags) names.push_back(f.name);
-  const std::string near = nearest_word(name, names);
   std::string word = name;
   std::replace(word.begin(), word.end(), '-', '_');
   const ReferenceName* known = find_reference_name(word);
+  const std::string near = known == nullptr ? nearest_word(name, names) : "";
   if (known != nullptr && find(std::string(known->flag)) != nullptr)
     fail("unknown flag --" + name, "", "", usage_of(flag(std::string(known->flag))));
   const std::string setting = usage_.explains_keys ? settings_called(name) : "";

@@ -7,6 +7,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/config/text_layout.hpp"
+#include "reference_names.hpp"
 
 namespace ditrain::config {
 namespace {
@@ -181,7 +182,8 @@ std::string help_on_keys(const std::string& topic, size_t width) {
     if (o.name() == topic || o.key == topic) text += (text.empty() ? "" : "\n") + in_full(o, defaults, width);
   }
   if (!text.empty()) return text;
-  const std::string near = nearest_word(topic, topics);
+  const ReferenceName* known = find_reference_name(topic);
+  const std::string near = known ? std::string(known->key) : nearest_word(topic, topics);
   throw InputError({.where = "command line",
                     .what = "--help: there is no such section or key",
                     .got = topic,

@@ -596,6 +596,11 @@ std::set<std::string> words_of(const std::string& key) {
   return words;
 }
 
+std::string key_that_begins_with(const std::string& begin, const std::vector<std::string>& keys) {
+  const auto found = std::find_if(keys.begin(), keys.end(), [&](const std::string& k) { return k.starts_with(begin); });
+  return found == keys.end() ? "" : *found;
+}
+
 // Up to three keys of a section that share a word with this one: global_batch or micro_batch for batch_size.
 std::string keys_with_words_of(const std::string& key, const std::vector<std::string>& keys) {
   const std::set<std::string> wanted = words_of(key);
@@ -631,12 +636,16 @@ const Option& find_option(const std::string& section, const std::string& key, co
   if (const std::string meant = keys_called(section, "`{}: {{{}: ...}}`"); !known_section && !meant.empty())
     throw InputError({.where = "config", .what = origin + "unknown section " + section, .hint = meant});
   const std::vector<std::string> candidates = known_section ? keys : option_sections();
-  std::string near;
-  if (!known_section || find_reference_name(key) == nullptr)
+  const std::string full = section + "." + key;
+  std::string elsewhere, near;
+  if (find_reference_name(full) != nullptr)
+    elsewhere = keys_called(full, "{}.{}");
+  else if (!known_section || find_reference_name(key) == nullptr)
     near = nearest_word(known_section ? key : section, candidates);
-  const std::string elsewhere = near.empty() ? keys_called(key, "{}.{}") : "";
+  if (near.empty() && elsewhere.empty() && known_section) near = key_that_begins_with(key + "_", keys);
+  if (near.empty() && elsewhere.empty()) elsewhere = keys_called(key, "{}.{}");
   if (near.empty() && elsewhere.empty() && known_section) near = keys_with_words_of(key, keys);
-  const std::string what = known_section ? "unknown key " + section + "." + key : "unknown section " + section;
+  const std::string what = known_section ? "unknown key " + full : "unknown section " + section;
   throw InputError({.where = "config",
                     .what = origin + what +
                             (near.empty() ? "" : "; did you mean " + (known_section ? section + "." : "") + near + "?"),

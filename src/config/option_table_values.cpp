@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "ditrain/base/text.hpp"
+#include "reference_names.hpp"
 
 namespace ditrain::config {
 namespace {
@@ -137,7 +138,9 @@ std::string read_choice(const OptionValue& value, const std::vector<std::string>
                         const std::string& name) {
   const std::string& item = only_item(value, alternatives(words), origin, name);
   if (std::find(words.begin(), words.end(), item) != words.end()) return item;
-  const std::string near = nearest_word(item, words);
+  std::string near = nearest_word(item, words);
+  for (const ReferenceWord& row : kReferenceWords)
+    if (row.key == name && row.word == item) near = row.meant;
   refuse(origin, name, shown(value), alternatives(words), words.size() > 1 ? near : "");
 }
 

@@ -113,6 +113,7 @@ TEST_CASE("unknown flags name the nearest") {
   CHECK(refused("--data-path") == "[command line] unknown flag --data-path; try --set data.path=...");
   CHECK(refused("--epochs") ==
         "[command line] unknown flag --epochs; try --set train.steps=... (epochs x images / train.global_batch)");
+  CHECK(refused("--device") == "[command line] unknown flag --device; try ditrain --help");
   CHECK(refused("--ckpt") == "[command line] unknown flag --ckpt; try --set train.init_from=...");
   config::CommandLine sampler("ditsample", "",
                               {{"checkpoint", "DIR|FILE", ""}, {"steps", "S", ""}, {"out", "DIR", ""}});
@@ -121,7 +122,7 @@ TEST_CASE("unknown flags name the nearest") {
                       "[command line] unknown flag " + std::string(flag) + "; try " + std::string(meant));
   };
   hint("--ckpt", "--checkpoint DIR|FILE"), hint("--num-sampling-steps", "--steps S"),
-      hint("--results-dir", "--out DIR");
+      hint("--results-dir", "--out DIR"), hint("--name", "--out DIR");
   CHECK(parse_error({"--zzzzzzzzzzzz"}) == "[command line] unknown flag --zzzzzzzzzzzz; try prog --help");
   CHECK(parse_error({"-c", "a"}) == "[command line] unknown flag -c; expected flags with two dashes; try prog --help");
 }

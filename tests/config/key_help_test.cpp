@@ -76,6 +76,8 @@ TEST_CASE("an unknown topic of help names the nearest one") {
   CHECK(refusal("trian") == "[command line] --help: there is no such section or key; got trian; try --help train");
   CHECK(refusal("train.step") ==
         "[command line] --help: there is no such section or key; got train.step; try --help train.steps");
+  CHECK(refusal("epochs") ==
+        "[command line] --help: there is no such section or key; got epochs; try --help train.steps");
   CHECK_THAT(refusal("zzzzzzzzz"), Contains("expected all, a key, or one of the sections model, diffusion, data"));
 }
 

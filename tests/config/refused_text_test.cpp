@@ -167,6 +167,18 @@ TEST_CASE("bad --set") {
         "[config] --set: unknown key train.epochs; try train.steps (epochs x images / train.global_batch)");
   CHECK(
       parse_error("epochs: 3\n").starts_with("[config] a.yaml:1: unknown section epochs; try `train: {steps: ...}` ("));
+  CHECK(set_error("optimizer.name=adam") == "[config] --set: unknown key optimizer.name; try optimizer.kind");
+  CHECK(set_error("optimizer.warmup=5") ==
+        "[config] --set: unknown key optimizer.warmup; did you mean optimizer.warmup_steps?");
+  CHECK(set_error("train.ema_decay=1") == "[config] --set: unknown key train.ema_decay; try ema.decay");
+  CHECK(set_error("train.grad_clip=1") == "[config] --set: unknown key train.grad_clip; try optimizer.clip_norm");
+  CHECK(set_error("train.gradient_accumulation=2")
+            .starts_with("[config] --set: unknown key train.gradient_accumulation; try train.micro_batch ("));
+  for (const config::ReferenceWord& row : config::kReferenceWords) {
+    const std::string key(row.key), assignment = key + "=";
+    CHECK_THAT(set_error(assignment + std::string(row.word)), Catch::EndsWith("; try " + std::string(row.meant)));
+    CHECK_NOTHROW(config::parse_config("train:", "a.yaml", {assignment + std::string(row.meant)}));
+  }
   for (const config::ReferenceName& row : config::kReferenceNames) {
     INFO(row.name);
     const size_t dot = row.key.find('.');
