@@ -97,6 +97,8 @@ if [[ $cores_per_rank -eq 0 && -n ${SLURM_CPUS_PER_TASK:-} ]]; then
 fi
 if [[ -f $hosts ]]; then
   mapfile -t nodes < <(awk '{ sub(/[:#].*/, "") } NF && !seen[$1]++ { print $1 }' "$hosts")
+elif [[ $hosts == */* ]]; then
+  refuse "--hosts: there is no file $hosts"
 elif [[ -n $hosts ]]; then
   IFS=, read -ra nodes <<<"$hosts"
 elif [[ $in_job == yes ]]; then

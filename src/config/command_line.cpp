@@ -133,6 +133,17 @@ void CommandLine::run_parser(const std::vector<std::string>& arguments) {
   }
 }
 
+// The first flag that was not given and takes such a file or folder, with that; "" without either.
+std::string CommandLine::flag_for_path(const std::string& path) const {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return "";
+  const std::string kind = std::filesystem::is_directory(path, ignored) ? "DIR" : "FILE";
+  for (const Flag& f : usage_.flags)
+    if (!has(f.name) && (f.argument.find(kind) != std::string::npos || f.argument == "PATH"))
+      return "--" + f.name + " " + quoted_word(path);
+  return "";
+}
+
 void CommandLine::check_counts() const {
   for (const auto& [name, values] : values_)
     if (values.size() > 1 && !flag(name).repeated && !is_switch(flag(name)))
@@ -141,7 +152,10 @@ void CommandLine::check_counts() const {
   const std::string& first = positional_[0];
   std::string hint;
   if (find("config") != nullptr && (first.ends_with(".yaml") || first.ends_with(".yml"))) hint = "--config " + first;
-  if (find("set") != nullptr && first.starts_with("=")) hint = "--set KEY=VALUE without blanks";
+  if (hint.empty()) hint = flag_for_path(first);
+  const std::string set = find("set") != nullptr ? get("set") : "";
+  if (!set.empty() && set.find('=') == std::string::npos)
+    hint = first.starts_with("=") ? "--set KEY=VALUE without blanks" : "--set " + set + "=" + quoted_word(first);
   std::vector<std::string> commands;
   for (const Command& command : usage_.commands) commands.push_back(command.name);
   if (const std::string near = nearest_word(first, commands); !near.empty()) hint = usage_.program + " " + near;

@@ -195,8 +195,7 @@ void add_mask_note(Placement& p, const dist::Communicator& comm, int wanted) {
 
 /// Where nobody placed this process, and another such run would choose the same cores.
 std::string second_run_line(const Placement& p, const dist::Communicator& comm) {
-  const bool placed =
-      comm.world_size() > 1 || !dist::mpi_launcher().empty() || int(p.topology.allowed_pus.size()) < p.topology.pus;
+  const bool placed = comm.world_size() > 1 || int(p.topology.allowed_pus.size()) < p.topology.pus;
   if (placed || p.pus.empty() || p.plan.unused.empty()) return "";
   std::set<int> unused;
   for (const platform::Pu& pu : p.plan.unused) unused.insert(pu.core);

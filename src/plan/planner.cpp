@@ -465,6 +465,8 @@ std::string describe(const ClusterPlan& plan, const std::string& arguments) {
   text += fmt::format("{} placements of a global batch of {}: {} fit, {} do not, {} are not allowed\n",
                       plan.fitting.size() + plan.too_large.size() + size_t(plan.not_allowed),
                       plan.wanted.train.global_batch, plan.fitting.size(), plan.too_large.size(), plan.not_allowed);
+  text += fmt::format("times within {:g} % count as equal: of those, what changes the config least comes first\n",
+                      100 * kSameTime);
   size_t number = 0;
   for (const PlannedRun* run : best_of(plan)) text += text_of(plan, *run, arguments, ++number);
   if (plan.bf16_s > 0 && plan.bf16_s < plan.fitting.front().step.total_s)

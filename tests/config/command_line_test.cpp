@@ -138,6 +138,11 @@ TEST_CASE("misused flags") {
         "[command line] unexpected argument; got a.yaml, expected only flags; try --config a.yaml");
   CHECK(parse_error({"--set", "a.b", "=", "1"}) ==
         "[command line] unexpected argument; got =, expected only flags; try --set KEY=VALUE without blanks");
+  CHECK(parse_error({"--set", "data.path", "pics"}) ==
+        "[command line] unexpected argument; got pics, expected only flags; try --set data.path=pics");
+  config::CommandLine distances("ditfid", "", {{"real", "PATH", ""}, {"checkpoint", "DIR|FILE", ""}});
+  CHECK_THROWS_WITH(parse(distances, {"/dev"}), Catch::EndsWith("; try --real /dev"));
+  CHECK_THROWS_WITH(parse(distances, {"--real", "x", "/dev"}), Catch::EndsWith("; try --checkpoint /dev"));
   CHECK(parse_error({"--", "--strict"}) == "[command line] unexpected argument; got --strict, expected only flags");
 }
 

@@ -250,7 +250,7 @@ life 1 'step 1; sleep 60 & trap "kill $!; exit 143" TERM; wait'
 life last ''
 start --stall-s 1 && ends 0 "n1,n2 n1,n2" && says "no step and no checkpoint for 1 s"
 
-for wrong in "--hosts" "--slow-share 85" "--failures 0" "--launcher ssh" "--measure maybe" "--resume auto"; do
+for wrong in "--hosts" "--hosts /none/hosts" "--slow-share 85" "--failures 0" "--launcher ssh" "--measure maybe" "--resume auto"; do
   begin "wrong options: $wrong" n1 1
   # shellcheck disable=SC2086
   start $wrong && ends 2 "" && says "elastic: error: "

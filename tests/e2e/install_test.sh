@@ -30,3 +30,11 @@ for guide in README.md apps/README.md configs/README.md configs/KEYS.md scripts/
   done < <(grep -oE '\]\([^)]+\)' "$guide" | sed -E 's/^\]\(//; s/\)$//; s/#.*//' | grep -vE '^(http.*)?$')
 done
 [[ $links -ge 40 ]] || fail "the guides have $links links, expected 40 or more"
+# The Slurm script finds elastic.sh, which misses --out here, from a program in PATH that is a link; else it says what to
+# set.
+script=prefix/share/ditrain/slurm/many_nodes.sbatch
+mkdir -p view/bin && ln -s "$work/prefix/bin/ditrain" view/bin/ditrain
+PATH="$work/view/bin:$PATH" bash "$script" --config c.yaml 2>"$work/refusal" && fail "$script starts without --out"
+grep -q "^elastic: error: --out DIR is missing" "$work/refusal" || fail "$script: $(cat "$work/refusal")"
+PATH=/usr/bin:/bin DITRAIN=none/ditrain bash "$script" --out o 2>"$work/refusal" && fail "$script starts without ditrain"
+grep -q "^many_nodes: error: .*set DITRAIN" "$work/refusal" || fail "$script: $(cat "$work/refusal")"

@@ -94,6 +94,10 @@ TEST_CASE("a run that leaves cores of the machine idle says how a second one get
   };
   CHECK(line(1, {0, 1}) ==
         "workers are pinned to PU(s) 0 of 2; a second run here would take the same: for others, taskset -c 1 ...");
+  {
+    const ScopedVariable launched("PMI_SIZE", "1");  // by mpirun -np 1 --bind-to none
+    CHECK_FALSE(line(1, {0, 1}).empty());
+  }
   CHECK(line(2, {0, 1}).empty());
   CHECK(line(1, {0}).empty());  // somebody placed it
 }

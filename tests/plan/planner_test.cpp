@@ -87,7 +87,7 @@ TEST_CASE("planner: on a slow network bf16 on the wire counts, and the report sa
   const std::string text = describe(plan, "--config x.yaml");
   CHECK_THAT(text, Contains("  1. ") && Contains("  5. ") && Contains("\n  recompute         block ") &&
                        Contains(" --map-by ppr:") && Contains("ditrain --config x.yaml") &&
-                       Contains("sbatch --nodes=2 --ntasks-per-node="));
+                       Contains("sbatch --nodes=2 --ntasks-per-node=") && Contains("within 0.5 % count as equal"));
 }
 
 TEST_CASE("planner: Slurm counts hardware threads, and dies that are faster in bf16 are told of") {

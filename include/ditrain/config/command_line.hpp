@@ -101,7 +101,7 @@ class CommandLine {
   std::vector<std::string> with_joined_values(int argc, const char* const* argv) const;
   void run_parser(const std::vector<std::string>& arguments);
   void check_counts() const;
-
+  std::string flag_for_path(const std::string& path) const;
   std::string text_on(const std::string& topic) const;
 
   Usage usage_;
