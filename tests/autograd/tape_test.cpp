@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "ditrain/base/error.hpp"
+#include "support/workers.hpp"
 
 using namespace ditrain;
 using namespace ditrain::autograd;
@@ -41,9 +42,7 @@ struct Recomputer final : Recorder {
   ActivationRef h;
 };
 
-struct Rig {
-  parallel::Team team{{.num_workers = 1}};
-  ops::Context ctx{team};
+struct Rig : test::Workers {
   Calls calls;
 };
 
@@ -86,8 +85,7 @@ TEST_CASE("hooks run at the borders of each node, in the order in which they wer
 
 TEST_CASE("neighbours whose samples need nothing of each other are one job for clusters that have samples each") {
   Rig rig;
-  parallel::Team team({.num_workers = 2, .num_clusters = 2});
-  ops::Context ctx(team);
+  test::Workers crew(2, 2);
   Tape tape(Mode::kTraining);
   const auto& a = tape.record<Sampled>("a", 4);
   const auto& b = tape.record<Sampled>("b", 4);
@@ -108,9 +106,9 @@ TEST_CASE("neighbours whose samples need nothing of each other are one job for c
     CHECK(entered_and_left[node.name()].first == (node.samples() > 0 ? 2 : 1));  // the last cluster leaves
     ++entered_and_left[node.name()].second;
   });
-  const int64_t before = ctx.meetings().of_team;
-  tape.forward(ctx);
-  CHECK(ctx.meetings().of_team - before == 3);  // a and b; d; e
+  const int64_t before = crew.ctx.meetings().of_team;
+  tape.forward(crew.ctx);
+  CHECK(crew.ctx.meetings().of_team - before == 3);  // a and b; d; e
   CHECK(rig.calls == Calls{"pre a", "post a", "pre b", "post b", "pre c", "forward c", "post c", "pre d", "post d",
                            "pre e", "post e"});
   for (const auto& [name, counts] : entered_and_left) {
@@ -133,8 +131,7 @@ TEST_CASE("workers help while the first one of their cluster enters a node, unti
     void forward_of(ops::Context&, const parallel::Range&) override {}
     void backward(ops::Context&, Gradients) override {}
   };
-  parallel::Team team({.num_workers = 5, .num_clusters = 2});
-  ops::Context ctx(team);
+  test::Workers crew(5, 2);
   Tape tape(Mode::kTraining);
   tape.record<OfSamples>("a"), tape.record<OfSamples>("b");
   std::atomic<int> helped{0}, entered{0};
@@ -144,12 +141,12 @@ TEST_CASE("workers help while the first one of their cluster enters a node, unti
     if (++entered == 8) throw RunError({.where = "test", .what = "broken"});
   });
   tape.add_hook(HookPoint::kHelpForward, [&](const Node&) { ++helped; });
-  tape.forward(ctx);
+  tape.forward(crew.ctx);
   CHECK(entered == 4);  // two clusters at two nodes
-  CHECK_THROWS_WITH(tape.forward(ctx), Catch::Contains("broken"));
+  CHECK_THROWS_WITH(tape.forward(crew.ctx), Catch::Contains("broken"));
   // Nobody helps on for one who fails behind a node.
   tape.add_hook(HookPoint::kLeaveForward, [](const Node&) { throw RunError({.where = "test", .what = "left"}); });
-  CHECK_THROWS_WITH(tape.forward(ctx), Catch::Contains("left"));
+  CHECK_THROWS_WITH(tape.forward(crew.ctx), Catch::Contains("left"));
 }
 
 TEST_CASE("a node that neither computes a batch nor takes samples is a fault") {

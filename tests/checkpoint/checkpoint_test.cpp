@@ -19,6 +19,7 @@
 #include "support/random_tensor.hpp"
 #include "support/save_checkpoint.hpp"
 #include "support/small_config.hpp"
+#include "support/workers.hpp"
 
 using namespace ditrain;
 using namespace ditrain::test;
@@ -241,14 +242,13 @@ TEST_CASE("power averages have a file of their own, and snapshots that stay") {
   for (const autograd::OptimizerState& state : p.states)
     for (const autograd::Parameter* q : p.state_dict())
       if (q->trainable) copy(random_tensor(q->shape, seed++), p.view(state.data, *q));
-  parallel::Team team({.num_workers = 1});
-  ops::Context ctx(team);
+  Workers crew;
   const auto comm = dist::make_null_communicator();
   CheckpointSaver saver({.checkpoints_dir = folder / "c",
                          .config = {.keep_last = 1},
                          .snapshots_dir = folder / "s",
                          .mine = {.parts = {{0, p.arena_size()}}}},
-                        p, *comm, ctx);
+                        p, *comm, crew.ctx);
   for (const int64_t step : {2, 3, 4}) {
     REQUIRE_FALSE(saver.start(State::at_step(step), step % 2 == 0));
     const auto outcome = saver.finish();

@@ -17,6 +17,7 @@
 #include "eval/tiny_model.hpp"
 #include "support/compare.hpp"
 #include "support/files.hpp"
+#include "support/workers.hpp"
 
 using namespace ditrain;
 using Catch::Contains;
@@ -73,14 +74,13 @@ std::string refusal(const std::string& path, const std::vector<std::string>& set
 std::vector<double> output_of(nn::Model& model, const weights::SafetensorsFile& f) {
   const weights::TensorView& x = f.tensor("x");
   const int64_t batch = x.shape[0];
-  parallel::Team team({.num_workers = 1});
-  ops::Context ctx(team);
+  test::Workers crew;
   nn::ModelPass pass(model, batch, autograd::Mode::kInference);
   pass.allocate();
   copy(from_values(x.shape, weights::to_f32(x)), pass.image());
   const std::vector<int64_t> t = weights::to_i64(f.tensor("t"));
   pass.t().assign(t.begin(), t.end()), pass.conditions() = conditions_of(weights::to_i64(f.tensor("y")));
-  pass.forward(ctx);
+  pass.forward(crew.ctx);
   return test::to_f64(to_vector(pass.out()));
 }
 

@@ -11,6 +11,7 @@
 #include "ditrain/weights/safetensors.hpp"
 #include "support/message_of.hpp"
 #include "support/pytorch_bytes.hpp"
+#include "support/workers.hpp"
 
 using namespace ditrain;
 using namespace ditrain::eval;
@@ -50,11 +51,10 @@ std::string problem(const std::string& path, const AutoencoderOptions& options =
 }
 
 std::vector<double> moments_of(nn::Autoencoder vae, const weights::SafetensorsFile& want, bool decoded) {
-  parallel::Team team({.num_workers = 2});
-  ops::Context ctx(team);
+  test::Workers crew(2);
   const Tensor image = from_values({1, 3, 16, 24}, weights::to_f32(want.tensor("image"))), moments({1, 8, 8, 12});
-  vae.encode(ctx, image, moments);
-  if (decoded) vae.decode(ctx, nn::Posterior(moments).mean, image);
+  vae.encode(crew.ctx, image, moments);
+  if (decoded) vae.decode(crew.ctx, nn::Posterior(moments).mean, image);
   const std::vector<float> values = to_vector(decoded ? image : moments);
   return {values.begin(), values.end()};
 }

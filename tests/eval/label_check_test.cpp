@@ -7,6 +7,7 @@
 
 #include "ditrain/dataset/sampler.hpp"
 #include "ditrain/diffusion/diffusion.hpp"
+#include "support/workers.hpp"
 #include "tiny_model.hpp"
 
 using namespace ditrain;
@@ -68,16 +69,14 @@ class TwoRanks final : public dist::Communicator {
 };
 
 eval::ValidationLoss validate(nn::Model& model, int64_t num_images, int workers = 1) {
-  parallel::Team team({.num_workers = workers});
-  ops::Context ctx(team);
+  test::Workers crew(workers);
   const auto comm = dist::make_null_communicator();
-  return eval::validation_loss(ctx, *comm, model, {}, *shapes(model.config().num_classes), num_images, 11);
+  return eval::validation_loss(crew.ctx, *comm, model, {}, *shapes(model.config().num_classes), num_images, 11);
 }
 
 // One image at a time, from the definition.
 double loss_of(nn::Model& model, int64_t image, int64_t num_images, bool right) {
-  parallel::Team team({});
-  ops::Context ctx(team);
+  test::Workers crew;
   const auto data = shapes();
   std::vector<float> x0(kImage), noise(kImage);
   Condition condition;
@@ -96,7 +95,7 @@ double loss_of(nn::Model& model, int64_t image, int64_t num_images, bool right) 
                    s.sqrt_one_minus_alphas_cumprod[size_t(t)] * noise[size_t(i)]);
   }
   pass.t()[0] = double(t), pass.conditions()[0].label = label;
-  pass.forward(ctx);
+  pass.forward(crew.ctx);
   const Pin<float> out(pass.out());
   double sum = 0;
   for (int64_t i = 0; i < kImage; ++i) sum += std::pow(double(noise[size_t(i)]) - out[i], 2);
@@ -121,8 +120,7 @@ TEST_CASE("a model of flow is judged at even times, which it is given as they ar
   nn::ModelConfig tiny = test::tiny_config();
   tiny.learn_sigma = false;
   const auto model = test::random_model(tiny);
-  parallel::Team team({});
-  ops::Context ctx(team);
+  test::Workers crew;
   const auto comm = dist::make_null_communicator();
   const diffusion::Config flow{.process = diffusion::named<diffusion::ProcessKind>("flow"), .time_shift = 3};
   double want = 0;
@@ -142,12 +140,12 @@ TEST_CASE("a model of flow is judged at even times, which it is given as they ar
       for (int64_t k = 0; k < kImage; ++k) x[k] = float(t * x0[size_t(k)] + (1 - t) * noise[size_t(k)]);
     }
     pass.t()[0] = t, pass.conditions()[0].label = label;
-    pass.forward(ctx);
+    pass.forward(crew.ctx);
     const Pin<float> out(pass.out());
     for (int64_t k = 0; k < kImage; ++k)
       want += std::pow(double(x0[size_t(k)]) - noise[size_t(k)] - out[k], 2) / kImage / kImages;
   }
-  CHECK(eval::validation_loss(ctx, *comm, *model, flow, *shapes(), kImages, 11).right_label ==
+  CHECK(eval::validation_loss(crew.ctx, *comm, *model, flow, *shapes(), kImages, 11).right_label ==
         Approx(want).epsilon(1e-6));
 }
 
@@ -159,13 +157,12 @@ TEST_CASE("validation loss is the same for any number of workers and ranks") {
   CHECK(three.right_label == loss.right_label);
   CHECK(three.wrong_label == loss.wrong_label);
 
-  parallel::Team team({});
-  ops::Context ctx(team);
+  test::Workers crew;
   TwoRanks comm;
   eval::ValidationLoss two;
   for (const int rank : {0, 1}) {
     comm.become(rank);
-    two = eval::validation_loss(ctx, comm, *model, {}, *shapes(), kImages, 11);
+    two = eval::validation_loss(crew.ctx, comm, *model, {}, *shapes(), kImages, 11);
   }
   CHECK(two.right_label == loss.right_label);
   CHECK(two.wrong_label == loss.wrong_label);
@@ -198,13 +195,12 @@ TEST_CASE("the nearest neighbour of a slightly changed image has its class") {
   }
   for (size_t i = 0; i < images.size(); ++i) images[i] += 0.05f * RandomKey(1, Stream::kTest, 0).normal(i);
   for (const int workers : {1, 3}) {
-    parallel::Team team({.num_workers = workers});
-    ops::Context ctx(team);
-    CHECK(eval::nearest_labels(ctx, images, *data, 4000) == labels);
-    CHECK(eval::nearest_neighbour_accuracy(ctx, images, conditions_of(labels), *data) == 1.0);
-    CHECK(eval::nearest_neighbour_accuracy(ctx, images, conditions_of(wrong), *data) == 0.0);
+    test::Workers crew(workers);
+    CHECK(eval::nearest_labels(crew.ctx, images, *data, 4000) == labels);
+    CHECK(eval::nearest_neighbour_accuracy(crew.ctx, images, conditions_of(labels), *data) == 1.0);
+    CHECK(eval::nearest_neighbour_accuracy(crew.ctx, images, conditions_of(wrong), *data) == 0.0);
     wrong[0] = labels[0];
-    CHECK(eval::nearest_neighbour_accuracy(ctx, images, conditions_of(wrong), *data) == 1.0 / 20);
+    CHECK(eval::nearest_neighbour_accuracy(crew.ctx, images, conditions_of(wrong), *data) == 1.0 / 20);
     wrong[0] = (labels[0] + 1) % 8;
   }
 }
@@ -216,19 +212,17 @@ TEST_CASE("only the selected reference images count, and a NaN is near nothing")
   data->load(43, false, images.data(), &condition);
   REQUIRE(condition.label == 3);
   images.back() = std::numeric_limits<float>::quiet_NaN();
-  parallel::Team team({.num_workers = 2});
-  ops::Context ctx(team);
-  CHECK(eval::nearest_labels(ctx, images, *data, 100) == std::vector<int64_t>{3, -1});
+  test::Workers crew(2);
+  CHECK(eval::nearest_labels(crew.ctx, images, *data, 100) == std::vector<int64_t>{3, -1});
   const int64_t only = dataset::EpochSampler(100, eval::kReferenceSeed).index_at(0);
   REQUIRE(only % 8 != 3);
-  CHECK(eval::nearest_labels(ctx, images, *data, 1)[0] == only % 8);
-  CHECK(eval::nearest_neighbour_accuracy(ctx, {}, {}, *data) == 0);
+  CHECK(eval::nearest_labels(crew.ctx, images, *data, 1)[0] == only % 8);
+  CHECK(eval::nearest_neighbour_accuracy(crew.ctx, {}, {}, *data) == 0);
 }
 
 TEST_CASE("references of a set that is sorted by class are of all its classes") {
   std::vector<float> images;  // in the middle of each class
   for (const float grey : {50, 150, 250, 350}) images.insert(images.end(), 4, grey);
-  parallel::Team team({});
-  ops::Context ctx(team);
-  CHECK(eval::nearest_labels(ctx, images, Sorted(), 40) == std::vector<int64_t>{0, 1, 2, 3});
+  test::Workers crew;
+  CHECK(eval::nearest_labels(crew.ctx, images, Sorted(), 40) == std::vector<int64_t>{0, 1, 2, 3});
 }

@@ -7,6 +7,7 @@
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/parallel/team.hpp"
 #include "ditrain/weights/safetensors.hpp"
+#include "support/workers.hpp"
 
 using namespace ditrain;
 
@@ -22,8 +23,7 @@ std::set<std::string> names_in(const std::string& folder) {
 
 TEST_CASE("samples: values of data that is no picture are in one file, which appears when it is whole") {
   const TemporaryFolder scratch;
-  parallel::Team team({.num_workers = 2});
-  ops::Context ctx(team);
+  test::Workers crew(2);
   const auto comm = dist::make_null_communicator();
   const eval::SampleForm form{.channels = 4, .height = 2, .width = 3, .is_latent = true};
   const eval::BandPictures picture(dataset::Config(), form.channels);
@@ -31,13 +31,13 @@ TEST_CASE("samples: values of data that is no picture are in one file, which app
   for (size_t i = 0; i < values.size(); ++i) values[i] = float(i) / 100;
   {
     eval::SampleWriter unfinished({.folder = scratch.path(), .num = 3}, form, picture, {0, 1, 2}, *comm);
-    unfinished.add(ctx, {values.begin(), values.begin() + 24}, 0, 1);
+    unfinished.add(crew.ctx, {values.begin(), values.begin() + 24}, 0, 1);
   }
   CHECK(names_in(scratch.path()) == std::set<std::string>{"000000.png"});
   eval::SampleWriter writer({.folder = scratch.path(), .grid = scratch / "grid.png", .npz = {}, .num = 3}, form,
                             picture, {0, 1, 2}, *comm);
-  writer.add(ctx, {values.begin(), values.begin() + 48}, 0, 2);
-  writer.add(ctx, {values.begin() + 48, values.end()}, 2, 1);
+  writer.add(crew.ctx, {values.begin(), values.begin() + 48}, 0, 2);
+  writer.add(crew.ctx, {values.begin() + 48, values.end()}, 2, 1);
   writer.finish();
   CHECK(names_in(scratch.path()) ==
         std::set<std::string>{"000000.png", "000001.png", "000002.png", "grid.png", eval::kRawSamplesFile});

@@ -8,6 +8,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/kernels/elementwise.hpp"
 #include "ditrain/kernels/random.hpp"
+#include "support/workers.hpp"
 #include "tiny_model.hpp"
 
 using namespace ditrain;
@@ -21,9 +22,8 @@ eval::GenerateRequest short_request() {
 
 std::vector<float> draw(nn::Model& model, const eval::GenerateRequest& request, int workers = 1,
                         const diffusion::Config& config = {}) {
-  parallel::Team team({.num_workers = workers});
-  ops::Context ctx(team);
-  return eval::generate(ctx, model, config, request);
+  test::Workers crew(workers);
+  return eval::generate(crew.ctx, model, config, request);
 }
 
 bool all_finite(const std::vector<float>& values) {
@@ -198,8 +198,7 @@ TEST_CASE("a guide with routes: the model itself with fewer tokens, the same for
 // Times and labels embedded in every evaluation, as in training.
 std::vector<float> draw_step_by_step(nn::Model& model, const eval::GenerateRequest& request,
                                      const diffusion::Config& config) {
-  parallel::Team team({});
-  ops::Context ctx(team);
+  test::Workers crew;
   const nn::ModelConfig& m = model.config();
   const auto n = int64_t(request.conditions.size());
   const diffusion::Shape shape{m.in_channels, m.pixels()};
@@ -216,7 +215,7 @@ std::vector<float> draw_step_by_step(nn::Model& model, const eval::GenerateReque
       [&](const float* x, const double* t, const Condition* c, int64_t, float* out) {
         std::copy_n(x, pass.image().size(), Pin<float>(pass.image()).get());
         pass.t().assign(t, t + 2 * n), pass.conditions().assign(c, c + 2 * n);
-        pass.forward(ctx);
+        pass.forward(crew.ctx);
         std::copy_n(Pin<float>(pass.out()).get(), pass.out().size(), out);
       },
       {.n = n, .z = z.data(), .conditions = request.conditions.data(), .null_class = m.num_classes}, noise);
@@ -348,12 +347,11 @@ TEST_CASE("generate refuses what the model cannot do") {
 
 TEST_CASE("progress rises to one") {
   const auto model = test::random_model(test::tiny_config());
-  parallel::Team team({});
-  ops::Context ctx(team);
+  test::Workers crew;
   eval::GenerateRequest request = short_request();
   request.batch = 4;
   std::vector<double> shares;
-  eval::generate(ctx, *model, {}, request, [&](double share) { shares.push_back(share); });
+  eval::generate(crew.ctx, *model, {}, request, [&](double share) { shares.push_back(share); });
   REQUIRE(shares.size() == 8);  // two batches of four steps
   CHECK(std::is_sorted(shares.begin(), shares.end()));
   CHECK(shares.front() == Approx(1.0 / 7));

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "ditrain/base/error.hpp"
+#include "support/workers.hpp"
 #include "tiny_model.hpp"
 
 using namespace ditrain;
@@ -33,9 +34,8 @@ eval::SceneRequest request_of(int64_t height, int64_t width) {
 }
 
 std::vector<float> draw(nn::Model& model, const eval::SceneRequest& request, int workers = 1) {
-  parallel::Team team({.num_workers = workers});
-  ops::Context ctx(team);
-  return eval::generate_scene(ctx, model, flow(), request);
+  test::Workers crew(workers);
+  return eval::generate_scene(crew.ctx, model, flow(), request);
 }
 
 }  // namespace
@@ -50,13 +50,12 @@ TEST_CASE("a scene of the model's size is one step of the model, on the scene's 
   nn::initialise(still, 1);
   const std::vector<float> noise = draw(still, request);
 
-  parallel::Team team({});
-  ops::Context ctx(team);
+  test::Workers crew;
   nn::ModelPass pass(*model, 1, autograd::Mode::kInference);
   pass.allocate();
   std::copy(noise.begin(), noise.end(), Pin<float>(pass.image()).get());
   pass.t() = {0}, pass.conditions() = {request.condition};
-  pass.forward(ctx);
+  pass.forward(crew.ctx);
   const std::vector<float> velocity = to_vector(pass.out());
   for (size_t i = 0; i < got.size(); ++i) CHECK(got[i] == Approx(noise[i] + velocity[i]).margin(1e-5));
 }

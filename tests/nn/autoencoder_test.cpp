@@ -11,6 +11,7 @@
 #include "ditrain/base/error.hpp"
 #include "support/compare.hpp"
 #include "support/random_tensor.hpp"
+#include "support/workers.hpp"
 
 using namespace ditrain;
 using namespace ditrain::nn;
@@ -35,13 +36,12 @@ struct Results {
 };
 Results run(int workers, DType type, const AutoencoderConfig& config, const Shape& image,
             int64_t slice_pixels = kSlicePixels) {
-  parallel::Team team({.num_workers = workers, .num_clusters = workers > 2 ? 2 : 1});
-  ops::Context ctx(team);
+  Workers crew(workers, workers > 2 ? 2 : 1);
   Autoencoder vae(config, type, some_weights, AutoencoderUse::kBoth, slice_pixels);
   const int64_t z = config.latent_channels, f = config.shrink();
   const Tensor moments({image[0], 2 * z, image[2] / f, image[3] / f}), decoded(image);
-  vae.encode(ctx, random_tensor(image, 1, 0.5f), moments);
-  vae.decode(ctx, random_tensor({image[0], z, image[2] / f, image[3] / f}, 2), decoded);
+  vae.encode(crew.ctx, random_tensor(image, 1, 0.5f), moments);
+  vae.decode(crew.ctx, random_tensor({image[0], z, image[2] / f, image[3] / f}, 2), decoded);
   return {to_vector(moments), to_vector(decoded)};
 }
 
@@ -123,28 +123,26 @@ TEST_CASE("autoencoder: the same bits on any team") {
 }
 
 TEST_CASE("autoencoder: images of a batch do not touch each other") {
-  parallel::Team team({.num_workers = 2});
-  ops::Context ctx(team);
+  Workers crew(2);
   Autoencoder vae(small_config(), DType::kF32, some_weights);
   const Tensor images = random_tensor({3, 3, 8, 12}, 1), all({3, 8, 4, 6}), last({1, 8, 4, 6});
-  vae.encode(ctx, images, all);
-  vae.encode(ctx, images.rows(2, 3), last);
+  vae.encode(crew.ctx, images, all);
+  vae.encode(crew.ctx, images.rows(2, 3), last);
   CHECK(to_vector(all.rows(2, 3)) == to_vector(last));
 }
 
 TEST_CASE("autoencoder: one half alone gives the same bits, from the weights of that half") {
-  parallel::Team team({.num_workers = 2});
-  ops::Context ctx(team);
+  Workers crew(2);
   const Results both = run(2, DType::kF32, small_config(), {1, 3, 16, 16});
   Autoencoder encoder(small_config(), DType::kF32, some_weights, AutoencoderUse::kEncode),
       decoder(small_config(), DType::kF32, some_weights, AutoencoderUse::kDecode);
   const Tensor moments({1, 8, 8, 8}), images({1, 3, 16, 16});
-  encoder.encode(ctx, random_tensor({1, 3, 16, 16}, 1, 0.5f), moments);
-  decoder.decode(ctx, random_tensor({1, 4, 8, 8}, 2), images);
+  encoder.encode(crew.ctx, random_tensor({1, 3, 16, 16}, 1, 0.5f), moments);
+  decoder.decode(crew.ctx, random_tensor({1, 4, 8, 8}, 2), images);
   CHECK(to_vector(moments) == both.moments);
   CHECK(to_vector(images) == both.images);
-  CHECK_THROWS_AS(encoder.decode(ctx, random_tensor({1, 4, 8, 8}, 2), images), LogicFault);
-  CHECK_THROWS_AS(decoder.encode(ctx, images, moments), LogicFault);
+  CHECK_THROWS_AS(encoder.decode(crew.ctx, random_tensor({1, 4, 8, 8}, 2), images), LogicFault);
+  CHECK_THROWS_AS(decoder.encode(crew.ctx, images, moments), LogicFault);
   const auto bytes = [](AutoencoderUse use) { return autoencoder_weight_bytes(small_config(), DType::kF32, use); };
   CHECK(bytes(AutoencoderUse::kEncode) + bytes(AutoencoderUse::kDecode) == bytes(AutoencoderUse::kBoth));
   CHECK(encoder.weight_bytes() == bytes(AutoencoderUse::kEncode));

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "support/random_tensor.hpp"
+#include "support/workers.hpp"
 
 using namespace ditrain;
 using namespace ditrain::test;
@@ -13,9 +14,8 @@ using namespace ditrain::test;
 namespace {
 
 uint64_t checksum_by(int workers, const Tensor& x) {
-  parallel::Team team({.num_workers = workers});
-  ops::Context ctx(team);
-  return ops::checksum(ctx, x);
+  Workers crew(workers);
+  return ops::checksum(crew.ctx, x);
 }
 
 }  // namespace

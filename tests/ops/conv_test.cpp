@@ -4,32 +4,18 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <functional>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/memory/allocator.hpp"
 #include "ditrain/ops/attention.hpp"
 #include "ditrain/ops/group_norm.hpp"
 #include "support/random_tensor.hpp"
+#include "support/workers.hpp"
 
 using namespace ditrain;
 using namespace ditrain::test;
 
 namespace {
-
-// The bits on teams of 1, 2, 3 and 8 workers, which must be equal.
-std::vector<float> on_all_teams(const std::function<Tensor(ops::Context&)>& compute) {
-  std::vector<float> first;
-  for (const int workers : {1, 2, 3, 8}) {
-    parallel::Team team({.num_workers = workers, .num_clusters = workers > 2 ? 2 : 1});
-    ops::Context ctx(team);
-    const Tensor result = compute(ctx), f32(result.shape());
-    copy(result, f32);
-    if (first.empty()) first = to_vector(f32);
-    REQUIRE(to_vector(f32) == first);
-  }
-  return first;
-}
 
 Tensor as_bf16(const Tensor& x) {
   const Tensor y(x.shape(), DType::kBF16);
@@ -38,11 +24,6 @@ Tensor as_bf16(const Tensor& x) {
 }
 
 constexpr ops::GroupNorm kEightGroups{.groups = 8, .silu = true};
-
-struct OneWorker {
-  parallel::Team team{parallel::Team::Config{}};
-  ops::Context ctx{team};
-};
 
 }  // namespace
 
@@ -56,14 +37,14 @@ TEST_CASE("a convolution, its moments and the norm after it have the same bits o
       const Tensor bias = random_tensor({64}, 3), weight = random_tensor({64}, 4), shift = random_tensor({64}, 5);
       const Shape shape{B, H, W, 64};
       const Tensor residual = typed(random_tensor(shape, 6));
-      const auto made = on_all_teams([&](ops::Context& ctx) {
+      const auto made = on_teams([&](ops::Context& ctx) {
         const Tensor y(shape, x.dtype()), moments(ops::moments_shape(shape));
         ops::conv2d(ctx, x, w, bias, three, y,
                     {.kind = ops::ConvOutput::Kind::kResidual, .residual = residual, .moments = moments});
         ops::group_norm(ctx, y, moments, weight, shift, kEightGroups, y);
         return y;
       });
-      const auto apart = on_all_teams([&](ops::Context& ctx) {
+      const auto apart = on_teams([&](ops::Context& ctx) {
         const Tensor y(shape, x.dtype()), moments(ops::moments_shape(shape));
         ops::conv2d(ctx, x, w, bias, three, y, {.kind = ops::ConvOutput::Kind::kResidual, .residual = residual});
         ops::image_moments(ctx, y, moments);
@@ -79,7 +60,7 @@ TEST_CASE("group normalisation equals sums in f64, far from zero too") {
   for (const float offset : {0.0f, 300.0f}) {
     const Tensor x = random_tensor({2, 13, 11, 24}, 1), weight = random_tensor({24}, 2), bias = random_tensor({24}, 3);
     for (int64_t i = 0; i < x.size(); ++i) Pin<float>(x)[i] += offset;
-    const auto y = on_all_teams([&](ops::Context& ctx) {
+    const auto y = on_teams([&](ops::Context& ctx) {
       const Tensor out(x.shape()), moments(ops::moments_shape(x.shape()));
       ops::image_moments(ctx, x, moments);
       ops::group_norm(ctx, x, moments, weight, bias, {.groups = 6}, out);
@@ -107,7 +88,7 @@ TEST_CASE("group normalisation equals sums in f64, far from zero too") {
 
 TEST_CASE("attention of one head has the same bits on any team") {
   const Tensor qkv = random_tensor({1, 200, 3 * 48}, 1);
-  on_all_teams([&](ops::Context& ctx) {
+  on_teams([&](ops::Context& ctx) {
     const Tensor out({1, 200, 48}), lse({1, 1, 200});
     ops::attention_forward(ctx, qkv, 1, out, lse);
     return out;
@@ -149,12 +130,12 @@ TEST_CASE("a convolution of views has the bits of one of the channels alone, and
       const Tensor x = typed(wide), narrow = typed(alone), bias = random_tensor({c.outputs}, 3);
       const Tensor w = typed(random_tensor({c.conv.kernel_h, c.conv.kernel_w, c.inputs, c.outputs}, 2));
       const Shape shape = ops::conv2d_shape(narrow.shape(), w.shape(), c.conv);
-      const auto want = on_all_teams([&](ops::Context& ctx) {
+      const auto want = on_teams([&](ops::Context& ctx) {
         const Tensor y(shape, x.dtype());
         ops::conv2d(ctx, narrow, w, bias, c.conv, y, {.kind = ops::ConvOutput::Kind::kRelu});
         return y;
       });
-      const auto got = on_all_teams([&](ops::Context& ctx) {
+      const auto got = on_teams([&](ops::Context& ctx) {
         const Tensor plain({shape[0], shape[1], shape[2], c.outputs + 4});
         std::fill_n(Pin<float>(plain).get(), plain.size(), kUntouched);
         const Tensor y = typed(plain);
@@ -167,7 +148,7 @@ TEST_CASE("a convolution of views has the bits of one of the channels alone, and
         REQUIRE(got[i] == (inside ? want[size_t(pixel * c.outputs + channel)] : kUntouched));
       }
     }
-  OneWorker one;
+  Workers one;
   const Tensor x({1, 4, 4, 8}), w({1, 1, 4, 2}), y({1, 4, 4, 8});
   const auto run = [&](const ops::ChannelView& from, const ops::ChannelView& to, ops::ConvOutput::Kind kind) {
     ops::conv2d(one.ctx, from, w, {}, {}, to, kind);
@@ -196,8 +177,8 @@ TEST_CASE("a convolution with packed weights has the same bits, on any team and 
         return y;
       };
     };
-    CHECK(on_all_teams(with(packed)) == on_all_teams(with(w)));
-    OneWorker one;
+    CHECK(on_teams(with(packed)) == on_teams(with(w)));
+    Workers one;
     one.ctx.gemm_settings.backend = ops::GemmBackend::kReference;
     const auto by_reference = [&](const ops::ConvWeights& weights) {
       const Tensor y = with(weights)(one.ctx), f32(y.shape());
@@ -206,7 +187,7 @@ TEST_CASE("a convolution with packed weights has the same bits, on any team and 
     };
     CHECK(by_reference(packed) == by_reference(w));
   }
-  OneWorker one;
+  Workers one;
   const Tensor y({1, 4, 4, 5});
   CHECK_THROWS_AS(
       ops::conv2d(one.ctx, as_bf16(Tensor({1, 4, 4, 8})), ops::packed_weights(Tensor({3, 3, 8, 5})), {}, three, y),
@@ -214,7 +195,7 @@ TEST_CASE("a convolution with packed weights has the same bits, on any team and 
 }
 
 TEST_CASE("convolutions refuse shapes that do not fit") {
-  OneWorker one;
+  Workers one;
   const ops::Conv2d three = ops::Conv2d::same(3), valid = {.kernel_h = 3, .kernel_w = 3};
   const Tensor x({1, 4, 4, 8}), w({3, 3, 8, 5}), bias({5}), y({1, 4, 4, 5});
   const auto run = [&](const Tensor& in, const Tensor& weight, const Tensor& b, const Tensor& out,

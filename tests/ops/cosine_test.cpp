@@ -6,6 +6,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "support/random_tensor.hpp"
+#include "support/workers.hpp"
 
 using namespace ditrain;
 using namespace ditrain::test;
@@ -29,11 +30,9 @@ std::vector<double> row(const Tensor& t, int64_t r) {
 TEST_CASE("cosines of rows and their gradient by the first are those of f64") {
   const int64_t C = GENERATE(1, 5, 8, 21);
   const Tensor a = random_tensor({2, 3, C}, 1), b = random_tensor({2, 3, C}, 2), before = random_tensor({2, 3, C}, 3);
-  std::vector<double> cosines(6), of_team;
+  std::vector<double> cosines(6);
   constexpr double kScale = -0.7, kStep = 1e-6;
-  for (const int workers : {1, 3}) {
-    parallel::Team team({.num_workers = workers});
-    ops::Context ctx(team);
+  on_teams([&](ops::Context& ctx) {
     ops::row_cosines(ctx, a, b, cosines.data());
     const Tensor da = clone(before);
     ops::add_row_cosines_gradient(ctx, a, b, cosines.data(), kScale, da);
@@ -47,19 +46,17 @@ TEST_CASE("cosines of rows and their gradient by the first are those of f64") {
         CHECK(got[i] == Approx(old[i] + kScale * slope).margin(1e-6));
       }
     }
-    if (of_team.empty()) of_team = cosines;
-    CHECK(cosines == of_team);
-  }
+    return cosines;
+  });
 }
 
 TEST_CASE("rows of zeros have cosine 0 and give finite gradients") {
-  parallel::Team team({});
-  ops::Context ctx(team);
+  Workers crew;
   const Tensor zero({2, 4}), b = random_tensor({2, 4}, 2), da({2, 4});
   double cosines[2] = {5, 5};
-  ops::row_cosines(ctx, zero, b, cosines);
+  ops::row_cosines(crew.ctx, zero, b, cosines);
   CHECK((cosines[0] == 0 && cosines[1] == 0));
-  ops::add_row_cosines_gradient(ctx, zero, b, cosines, 1, da);
+  ops::add_row_cosines_gradient(crew.ctx, zero, b, cosines, 1, da);
   for (const float x : to_vector(da)) CHECK(std::isfinite(x));
-  CHECK_THROWS_AS(ops::row_cosines(ctx, zero, Tensor({2, 5}), cosines), ShapeError);
+  CHECK_THROWS_AS(ops::row_cosines(crew.ctx, zero, Tensor({2, 5}), cosines), ShapeError);
 }

@@ -12,24 +12,12 @@
 #include "ditrain/ops/linear.hpp"
 #include "ditrain/ops/random.hpp"
 #include "support/random_tensor.hpp"
+#include "support/workers.hpp"
 
 using namespace ditrain;
 using namespace ditrain::test;
 
 namespace {
-
-// Runs `compute` on teams of 1, 2, 3 and 8 workers and checks that all give the same bits; returns the result.
-std::vector<float> on_all_teams(const std::function<Tensor(ops::Context&)>& compute) {
-  std::vector<float> first;
-  for (int workers : {1, 2, 3, 8}) {
-    parallel::Team team({.num_workers = workers, .num_clusters = workers > 2 ? 2 : 1});
-    ops::Context ctx(team);
-    const std::vector<float> result = to_vector(compute(ctx));
-    if (first.empty()) first = result;
-    REQUIRE(result == first);
-  }
-  return first;
-}
 
 // d(sum y dy)/dx along a random direction, by central differences of `forward`, against dx . direction.
 void check_gradient(const Tensor& x, const Tensor& dx, const std::function<double()>& forward,
@@ -57,17 +45,12 @@ Tensor joined(const Tensor& a, const Tensor& b) {
 
 constexpr int64_t kTokens = 70;  // sums over them are of several blocks, the last one a part
 
-struct OneWorker {
-  parallel::Team team{parallel::Team::Config{}};
-  ops::Context ctx{team};
-};
-
 }  // namespace
 
 TEST_CASE("linear layers agree with plain sums for odd sizes") {
   for (const auto& [M, K, N] : {std::array<int64_t, 3>{1, 1, 1}, {5, 7, 3}, {33, 65, 129}, {70, 600, 31}}) {
     const Tensor x = random_tensor({M, K}, 1), w = random_tensor({N, K}, 2), b = random_tensor({N}, 3);
-    const auto y = on_all_teams([&, M = M, N = N](ops::Context& ctx) {
+    const auto y = on_teams([&, M = M, N = N](ops::Context& ctx) {
       const Tensor out({M, N});
       ops::linear_forward(ctx, x, w, b, out);
       return out;
@@ -83,7 +66,7 @@ TEST_CASE("linear layers agree with plain sums for odd sizes") {
 }
 
 TEST_CASE("linear gradients: finite differences, accumulation and the same bits for any team") {
-  OneWorker one;
+  Workers one;
   const int64_t M = 37, K = 45, N = 67;
   const Tensor x = random_tensor({M, K}, 1), w = random_tensor({N, K}, 2), b = random_tensor({N}, 3),
                dy = random_tensor({M, N}, 4), y({M, N}), dx({M, K}), dw({N, K}), db({N});
@@ -99,12 +82,12 @@ TEST_CASE("linear gradients: finite differences, accumulation and the same bits 
   const double before = dot(db, db);
   ops::linear_backward_weight(one.ctx, x, dy, dw, db);  // a second time: twice the gradient
   CHECK(dot(db, db) == Approx(4 * before));
-  on_all_teams([&](ops::Context& ctx) {
+  on_teams([&](ops::Context& ctx) {
     const Tensor g({N, K}), gb({N});
     ops::linear_backward_weight(ctx, x, dy, g, gb);
     return g;
   });
-  on_all_teams([&](ops::Context& ctx) {
+  on_teams([&](ops::Context& ctx) {
     const Tensor g = clone(x);
     ops::linear_backward_data(ctx, dy, w, g, /*accumulate=*/true);
     return g;
@@ -115,9 +98,9 @@ TEST_CASE("weight gradients that overwrite are those added to zeros, whatever wa
   for (const int64_t M : {1, 37, 1100}) {  // below and above a chunk of the sum
     const int64_t K = 45, N = 67;
     const Tensor x = random_tensor({M, K}, 1), dy = random_tensor({M, N}, 4), dw({N, K}), db({N});
-    OneWorker one;
+    Workers one;
     ops::linear_backward_weight(one.ctx, x, dy, dw, db);
-    on_all_teams([&](ops::Context& ctx) {
+    on_teams([&](ops::Context& ctx) {
       const Tensor g = random_tensor({N, K}, 5, std::numeric_limits<float>::quiet_NaN()), gb = random_tensor({N}, 6);
       ops::linear_backward_weight(ctx, x, dy, g, gb, /*accumulate=*/false);
       CHECK(to_vector(g) == to_vector(dw));
@@ -128,7 +111,7 @@ TEST_CASE("weight gradients that overwrite are those added to zeros, whatever wa
 }
 
 TEST_CASE("layer norm with modulation: gradients and the same bits for any team") {
-  OneWorker one;
+  Workers one;
   const int64_t B = 3, T = kTokens, C = 40;
   const Tensor x = random_tensor({B, T, C}, 1), cond = random_tensor({B, 6 * C}, 2), dy = random_tensor({B, T, C}, 3),
                y({B, T, C}), mean({B, T}), rstd({B, T}), dx({B, T, C}), dcond({B, 6 * C});
@@ -150,7 +133,7 @@ TEST_CASE("layer norm with modulation: gradients and the same bits for any team"
   ops::layer_norm_modulate_backward(one.ctx, x, mean, rstd, scale, dy, dx, dshift, dscale);
   check_gradient(x, dx, forward);
   check_gradient(cond, dcond, forward);
-  on_all_teams([&](ops::Context& ctx) {
+  on_teams([&](ops::Context& ctx) {
     const Tensor d({B, T, C}), dc({B, 6 * C});
     ops::layer_norm_modulate_forward(ctx, x, shift, scale, y, mean, rstd);
     ops::layer_norm_modulate_backward(ctx, x, mean, rstd, scale, dy, d, {dc, 3}, {dc, 4});
@@ -159,7 +142,7 @@ TEST_CASE("layer norm with modulation: gradients and the same bits for any team"
 }
 
 TEST_CASE("gated residual, GELU and SiLU: gradients and the same bits for any team") {
-  OneWorker one;
+  Workers one;
   const int64_t B = 2, T = kTokens, C = 24;
   const Tensor x = random_tensor({B, T, C}, 1), h = random_tensor({B, T, C}, 2), cond = random_tensor({B, 2 * C}, 3),
                dy = random_tensor({B, T, C}, 4), y({B, T, C}), dh({B, T, C}), dcond({B, 2 * C}), dx({B, T, C});
@@ -178,7 +161,7 @@ TEST_CASE("gated residual, GELU and SiLU: gradients and the same bits for any te
     gelu ? ops::gelu_backward(one.ctx, x, dy, dx) : ops::silu_backward(one.ctx, x, dy, dx);
     check_gradient(x, dx, forward);
   }
-  on_all_teams([&](ops::Context& ctx) {
+  on_teams([&](ops::Context& ctx) {
     const Tensor g({B, T, C}), dc({B, 2 * C});
     ops::gate_residual_backward(ctx, dy, {cond, 1}, h, g, {dc, 1});
     ops::gelu_forward(ctx, g, g);
@@ -187,7 +170,7 @@ TEST_CASE("gated residual, GELU and SiLU: gradients and the same bits for any te
 }
 
 TEST_CASE("attention: gradients and the same bits for any team") {
-  OneWorker one;
+  Workers one;
   const int64_t B = 2, T = kTokens, H = 3, D = 8;
   const Tensor qkv = random_tensor({B, T, 3 * H * D}, 1, 0.7f), dy = random_tensor({B, T, H * D}, 2),
                out({B, T, H * D}), lse({B, H, T}), dqkv(qkv.shape());
@@ -198,7 +181,7 @@ TEST_CASE("attention: gradients and the same bits for any team") {
   forward();
   ops::attention_backward(one.ctx, qkv, H, out, lse, dy, dqkv);
   check_gradient(qkv, dqkv, forward);
-  on_all_teams([&](ops::Context& ctx) {
+  on_teams([&](ops::Context& ctx) {
     const Tensor o({B, T, H * D}), l({B, H, T}), d(qkv.shape());
     ops::attention_forward(ctx, qkv, H, o, l);
     ops::attention_backward(ctx, qkv, H, o, l, dy, d);
@@ -249,7 +232,7 @@ void normalise(const float* x, int64_t D, const Tensor& weight, const Tensor& bi
 }  // namespace
 
 TEST_CASE("attention with normalised queries and keys is that of queries and keys normalised before") {
-  OneWorker one;
+  Workers one;
   const NormedAttention a(GENERATE(true, false));
   const Tensor before = clone(a.qkv), out({a.B, a.T, a.H * a.D}), lse({a.B, a.H, a.T});
   {
@@ -269,7 +252,7 @@ TEST_CASE("attention with normalised queries and keys is that of queries and key
 }
 
 TEST_CASE("attention with normalised queries and keys: gradients and the same bits for any team") {
-  OneWorker one;
+  Workers one;
   const bool layer = GENERATE(true, false);
   const NormedAttention a(layer);
   const NormedAttention::Results r = a.run(one.ctx);
@@ -283,7 +266,7 @@ TEST_CASE("attention with normalised queries and keys: gradients and the same bi
   }
   const DType type = GENERATE(DType::kF32, DType::kBF16);
   const NormedAttention any(layer, type);
-  on_all_teams([&](ops::Context& ctx) {
+  on_teams([&](ops::Context& ctx) {
     const NormedAttention::Results each = any.run(ctx);
     const Tensor dqkv(each.dqkv.shape());
     copy(each.dqkv, dqkv);
@@ -292,7 +275,7 @@ TEST_CASE("attention with normalised queries and keys: gradients and the same bi
 }
 
 TEST_CASE("attention with normalised queries and keys in bf16 is that of f32 but for roundings") {
-  OneWorker one;
+  Workers one;
   const bool layer = GENERATE(true, false);
   const NormedAttention f32(layer), bf16(layer, DType::kBF16);
   const NormedAttention::Results want = f32.run(one.ctx), got = bf16.run(one.ctx);
@@ -311,7 +294,7 @@ TEST_CASE("attention with normalised queries and keys in bf16 is that of f32 but
 }
 
 TEST_CASE("gradients of a norm overwrite or are added") {
-  OneWorker one;
+  Workers one;
   const NormedAttention a(true);
   const ops::HeadNorm gradients{random_tensor({a.D}, 11), random_tensor({a.D}, 12), random_tensor({a.D}, 13),
                                 random_tensor({a.D}, 14)};
@@ -325,7 +308,7 @@ TEST_CASE("gradients of a norm overwrite or are added") {
 }
 
 TEST_CASE("a norm of another width, or half of one, is refused") {
-  OneWorker one;
+  Workers one;
   const NormedAttention a(true);
   const Tensor out(a.dy.shape()), lse({a.B, a.H, a.T}), wide({a.D + 1});
   const auto forward = [&](const ops::HeadNorm& norm) { ops::attention_forward(one.ctx, a.qkv, a.H, out, lse, norm); };
@@ -338,19 +321,18 @@ TEST_CASE("a norm of another width, or half of one, is refused") {
 }
 
 TEST_CASE("attention of no samples does nothing, and of no tokens is refused") {
-  parallel::Team team({.num_workers = 2});
-  ops::Context ctx(team);
+  Workers crew(2);
   const auto run = [&](int64_t B, int64_t T) {
     const Tensor qkv({B, T, 24}), out({B, T, 8}), lse({B, 2, T});
-    ops::attention_forward(ctx, qkv, 2, out, lse);
-    ops::attention_backward(ctx, qkv, 2, out, lse, out, Tensor(qkv.shape()));
+    ops::attention_forward(crew.ctx, qkv, 2, out, lse);
+    ops::attention_backward(crew.ctx, qkv, 2, out, lse, out, Tensor(qkv.shape()));
   };
   CHECK_NOTHROW(run(0, 3));
   CHECK_THROWS_WITH(run(3, 0), "[attention_forward] tokens per sample; got 0, expected at least 1");
 }
 
 TEST_CASE("attention refuses heads that are too wide, and says how wide they may be") {
-  OneWorker one;
+  Workers one;
   const auto run = [&](int64_t D) {
     const Tensor qkv({1, 2, 3 * D}), out({1, 2, D}), lse({1, 1, 2});
     ops::attention_forward(one.ctx, qkv, 1, out, lse);
@@ -365,7 +347,7 @@ TEST_CASE("attention refuses heads that are too wide, and says how wide they may
 }
 
 TEST_CASE("tokens become patches of an image, and unpatchify is the reference's order") {
-  OneWorker one;
+  Workers one;
   const int64_t B = 2, C = 3, H = 4, W = 8, P = 2;
   const Tensor tokens = random_tensor({B, (H / P) * (W / P), C * P * P}, 1), x({B, C, H, W}), rows(tokens.shape());
   const Tensor back(x.shape());
@@ -441,7 +423,7 @@ TEST_CASE("patches that overlap: reading, predicting and their gradients against
   });
   for (const double share : shares) REQUIRE(share == Approx(1));  // of the reference
   const auto check = [&](const std::vector<double>& want, const Tensor& from, const Tensor& like, auto op) {
-    const std::vector<float> got = on_all_teams([&](ops::Context& ctx) {
+    const std::vector<float> got = on_teams([&](ops::Context& ctx) {
       const Tensor to = random_tensor(like.shape(), 3, NAN);  // all is overwritten
       op(ctx, from, patches, to);
       return to;
@@ -452,14 +434,14 @@ TEST_CASE("patches that overlap: reading, predicting and their gradients against
   check(dimage, tokens, image, ops::patchify_backward);
   check(predicted, tokens, image, ops::unpatchify);
   check(dtokens, image, tokens, ops::unpatchify_backward);
-  OneWorker one;
+  Workers one;
   CHECK_THROWS_AS(ops::unpatchify(one.ctx, tokens, g.P + 1, image), ShapeError);
 }
 
 TEST_CASE("embedding adds up repeated rows and refuses labels outside the table") {
   const Tensor table = random_tensor({7, 12}, 1), dy = random_tensor({4, 12}, 2);
   const std::vector<int64_t> idx{3, 0, 3, 6};
-  const auto grad = on_all_teams([&](ops::Context& ctx) {
+  const auto grad = on_teams([&](ops::Context& ctx) {
     const Tensor d({7, 12});
     ops::embedding_backward(ctx, idx, dy, d);
     return d;
@@ -467,7 +449,7 @@ TEST_CASE("embedding adds up repeated rows and refuses labels outside the table"
   const auto p = to_vector(dy);
   CHECK(grad[3 * 12 + 5] == p[5] + p[2 * 12 + 5]);
   CHECK(grad[12] == 0);
-  OneWorker one;
+  Workers one;
   CHECK_THROWS_WITH(ops::embedding_forward(one.ctx, table, {7}, Tensor({1, 12})),
                     Catch::Contains("got 7, expected 0 to 6"));
 }
@@ -496,7 +478,7 @@ TEST_CASE("reductions do not depend on the team and find what is not finite") {
 }
 
 TEST_CASE("ops refuse shapes that do not fit") {
-  OneWorker one;
+  Workers one;
   const Tensor x({2, 3}), w({4, 5}), y({2, 4}), cond({2, 6});
   CHECK_THROWS_AS(ops::linear_forward(one.ctx, x, w, Tensor(), y), ShapeError);
   CHECK_THROWS_AS(ops::gelu_forward(one.ctx, x, y), ShapeError);
@@ -513,7 +495,7 @@ TEST_CASE("noise of several keys: each its own sequence, the same bits for any t
       const Pin<float> p(expected);
       for (int64_t i = 0; i < 3; ++i) kernels::fill_normal(keys[size_t(i)], 0, p + i * elements, elements);
     }
-    const auto noise = on_all_teams([&](ops::Context& ctx) {
+    const auto noise = on_teams([&](ops::Context& ctx) {
       const Tensor out({3, elements});
       ops::fill_normal(ctx, keys, elements, Pin<float>(out));
       return out;

@@ -6,6 +6,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "support/random_tensor.hpp"
+#include "support/workers.hpp"
 
 using namespace ditrain;
 using namespace ditrain::test;
@@ -15,12 +16,6 @@ using ops::Pool;
 namespace {
 
 constexpr float kUntouched = 77;
-
-struct Workers {
-  explicit Workers(int n) : team({.num_workers = n}), ctx(team) {}
-  parallel::Team team;
-  ops::Context ctx;
-};
 
 Tensor typed(const Tensor& x, bool half) {
   const Tensor y(x.shape(), half ? DType::kBF16 : DType::kF32);

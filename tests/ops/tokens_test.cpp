@@ -4,28 +4,17 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <functional>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/ops/conv3x3.hpp"
 #include "ditrain/ops/elementwise.hpp"
 #include "support/random_tensor.hpp"
+#include "support/workers.hpp"
 
 using namespace ditrain;
 using namespace ditrain::test;
 
 namespace {
-
-void on_teams(const std::function<std::vector<float>(ops::Context&)>& compute) {
-  std::vector<float> first;
-  for (const int workers : {1, 3}) {
-    parallel::Team team({.num_workers = workers});
-    ops::Context ctx(team);
-    const std::vector<float> result = compute(ctx);
-    if (first.empty()) first = result;
-    CHECK(result == first);
-  }
-}
 
 float at(const Tensor& t, int64_t i) { return Pin<float>(t)[i]; }
 

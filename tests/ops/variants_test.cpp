@@ -9,6 +9,7 @@
 #include "ditrain/ops/linear.hpp"
 #include "support/compare.hpp"
 #include "support/random_tensor.hpp"
+#include "support/workers.hpp"
 
 using namespace ditrain;
 using namespace ditrain::test;
@@ -45,11 +46,6 @@ double dot(const Numbers& a, const Numbers& b) {
   for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
   return sum;
 }
-
-struct OneWorker {
-  parallel::Team team{parallel::Team::Config{}};
-  ops::Context ctx{team};
-};
 
 Tensor of_type(const Tensor& f32, DType type) {
   const Tensor t(f32.shape(), type);
@@ -120,7 +116,7 @@ Numbers attention(Numbers qkv, const Heads& s, const std::vector<int64_t>& place
 
 TEST_CASE("SwiGLU after a product: values and gradients are those of f64") {
   const DType type = GENERATE(DType::kF32, DType::kBF16);
-  OneWorker one;
+  Workers one;
   const int64_t M = 5, K = 7, H = 6, N = 4;
   const Tensor x = of_type(random_tensor({1, M, K}, 1), type), w = of_type(random_tensor({2 * H, K}, 2), type),
                b = random_tensor({2 * H}, 3), w3 = of_type(random_tensor({N, H}, 4), type),
@@ -150,7 +146,7 @@ TEST_CASE("SwiGLU after a product: values and gradients are those of f64") {
 
 TEST_CASE("attention with rotary embedding: values and gradients are those of f64") {
   const DType type = GENERATE(DType::kF32, DType::kBF16);
-  OneWorker one;
+  Workers one;
   const Heads s{.T = 6, .H = 2, .D = 8, .width = 3};
   const Tensor qkv = of_type(random_tensor({1, s.T, 3 * s.H * s.D}, 1), type),
                dout = of_type(random_tensor({1, s.T, s.H * s.D}, 2), type);
@@ -166,7 +162,7 @@ TEST_CASE("attention with rotary embedding: values and gradients are those of f6
 
 TEST_CASE("rotary embedding of some tokens of a grid turns each by its own place") {
   const DType type = GENERATE(DType::kF32, DType::kBF16);
-  OneWorker one;
+  Workers one;
   const Heads s{.T = 4, .H = 2, .D = 8, .width = 3};
   const std::vector<int64_t> places{1, 5, 4, 0, 0, 2, 3, 5};  // of two samples, on a grid of 2 x 3
   const Tensor qkv = of_type(random_tensor({2, s.T, 3 * s.H * s.D}, 1), type),

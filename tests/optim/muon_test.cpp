@@ -5,6 +5,7 @@
 
 #include "ditrain/optim/optimizer.hpp"
 #include "support/random_tensor.hpp"
+#include "support/workers.hpp"
 
 using namespace ditrain;
 using namespace ditrain::test;
@@ -54,8 +55,8 @@ const optim::Config kConfig{.kind = optim::Kind::kMuon, .lr = 1e-3, .muon_lr = 0
 constexpr double kDecay = 0.9, kClip = 0.5;
 
 // A matrix between two vectors, that AdamW updates.
-struct Rig {
-  Rig(const Sizes& s, DType precision, int workers) : team({.num_workers = workers}), ctx(team) {
+struct Rig : Workers {
+  Rig(const Sizes& s, DType precision, int workers) : Workers(workers) {
     before = &store.add("before", {21});
     matrix = &store.add({.name = "matrix",
                          .full_shape = {s.rows * s.stacked, s.columns},
@@ -74,8 +75,6 @@ struct Rig {
   }
   autograd::ParameterStore store;
   autograd::Parameter *before, *matrix, *after;
-  parallel::Team team;
-  ops::Context ctx;
 };
 
 Numbers f64(const Tensor& t) {

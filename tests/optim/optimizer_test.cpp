@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "support/random_tensor.hpp"
+#include "support/workers.hpp"
 
 using namespace ditrain;
 using namespace ditrain::test;
@@ -57,8 +58,7 @@ TEST_CASE("clipping limits the norm and is off at 0") {
 }
 
 TEST_CASE("one update is AdamW then EMA, the same bits for any team") {
-  std::vector<float> values, ema;
-  for (int workers : {1, 2, 3, 8}) {
+  on_teams([&](ops::Context& ctx) {
     autograd::ParameterStore store;
     store.add("a", {301, 17});
     store.add("b", {5});
@@ -66,20 +66,15 @@ TEST_CASE("one update is AdamW then EMA, the same bits for any team") {
     copy(random_tensor({store.arena_size()}, 1), store.values);
     copy(store.values, store.ema);
     copy(random_tensor({store.arena_size()}, 2), store.grads);
-    parallel::Team team({.num_workers = workers});
-    ops::Context ctx(team);
     const optim::Config c{.lr = 0.1, .weight_decay = 0.01};
     const float p0 = to_vector(store.values)[7], g = 0.5f * to_vector(store.grads)[7];
     optim::adamw_ema_step(ctx, c, {.step = 0, .lr = 0.1, .ema_decay = 0.9, .grad_scale = 0.5}, store);
-    if (workers == 1) {
-      values = to_vector(store.values), ema = to_vector(store.ema);
-      const double p = p0 * (1 - 0.1 * 0.01) - 0.1 * g / (std::fabs(g) + 1e-8);
-      CHECK(values[7] == Approx(p).epsilon(1e-6));
-      CHECK(ema[7] == Approx(0.9 * p0 + 0.1 * p).epsilon(1e-6));
-    }
-    CHECK(to_vector(store.values) == values);
-    CHECK(to_vector(store.ema) == ema);
-  }
+    std::vector<std::vector<float>> after{to_vector(store.values), to_vector(store.ema)};
+    const double p = p0 * (1 - 0.1 * 0.01) - 0.1 * g / (std::fabs(g) + 1e-8);
+    CHECK(after[0][7] == Approx(p).epsilon(1e-6));
+    CHECK(after[1][7] == Approx(0.9 * p0 + 0.1 * p).epsilon(1e-6));
+    return after;
+  });
 }
 
 TEST_CASE("updates of slices, with states packed elsewhere, are the update of all, bit for bit") {
@@ -96,15 +91,14 @@ TEST_CASE("updates of slices, with states packed elsewhere, are the update of al
     store.allocate(autograd::ParameterStore::For::kTraining, DType::kF32, homes);
     copy(random_tensor({n}, 1), store.values);
     copy(random_tensor({n}, 2), store.grads);
-    parallel::Team team({.num_workers = 2});
-    ops::Context ctx(team);
+    Workers crew(2);
     for (int i = 0; i < 2; ++i) {
       if (!sliced) {
-        optim::adamw_ema_step(ctx, c, settings, store);
+        optim::adamw_ema_step(crew.ctx, c, settings, store);
         continue;
       }
-      optim::adamw_ema_step(ctx, c, settings, store, {kCut, n});
-      optim::adamw_ema_step(ctx, c, settings, store, {0, kCut});
+      optim::adamw_ema_step(crew.ctx, c, settings, store, {kCut, n});
+      optim::adamw_ema_step(crew.ctx, c, settings, store, {0, kCut});
     }
     std::vector<float> states = to_vector(store.ema);
     if (sliced) std::rotate(states.begin(), states.begin() + (n - kCut), states.end());
@@ -119,12 +113,11 @@ TEST_CASE("the gradient norm is over all gradients and shows what is not finite"
   store.add("a", {3});
   store.add("b", {20});
   store.allocate(autograd::ParameterStore::For::kTraining);
-  parallel::Team team(parallel::Team::Config{});
-  ops::Context ctx(team);
+  Workers crew;
   Pin<float>(store.find("a").grad)[0] = 3;
   Pin<float>(store.find("b").grad)[19] = 4;
-  CHECK(optim::gradient_norm(ctx, store) == Approx(5));
+  CHECK(optim::gradient_norm(crew.ctx, store) == Approx(5));
   Pin<float>(store.find("b").grad)[2] = NAN;
-  CHECK(std::isnan(optim::gradient_norm(ctx, store)));
+  CHECK(std::isnan(optim::gradient_norm(crew.ctx, store)));
   CHECK(store.at(store.find("b").slice.begin + 2).name == "b");
 }

@@ -7,6 +7,7 @@
 
 #include "ditrain/optim/optimizer.hpp"
 #include "support/random_tensor.hpp"
+#include "support/workers.hpp"
 
 using namespace ditrain;
 using namespace ditrain::test;
@@ -108,12 +109,11 @@ double largest_difference(const std::vector<float>& a, const Vector& b) {
 }  // namespace
 
 TEST_CASE("outer steps are SGD with Nesterov momentum on the mean of what groups learned") {
-  parallel::Team team({.num_workers = 2});
-  ops::Context ctx(team);
+  Workers crew(2);
   const optim::OuterConfig config{.momentum = 0.8, .groups = kGroups};
   Vector ema;
   const std::vector<Vector> want = published(config, kPhases, &ema);
-  const auto groups = run(config, ctx, kPhases);
+  const auto groups = run(config, crew.ctx, kPhases);
   for (const auto& group : groups) {
     CHECK(largest_difference(to_vector(group->store.values), want[0]) < 1e-5);
     CHECK(largest_difference(to_vector(group->store.ema), ema) < 1e-5);
@@ -123,11 +123,10 @@ TEST_CASE("outer steps are SGD with Nesterov momentum on the mean of what groups
 }
 
 TEST_CASE("eager outer steps give every group the weights of the published rule, and the run one state") {
-  parallel::Team team({.num_workers = 2});
-  ops::Context ctx(team);
+  Workers crew(2);
   const optim::OuterConfig config{.momentum = 0.8, .overlap = true, .groups = kGroups};
   const std::vector<Vector> want = published(config, kPhases, nullptr);
-  const auto groups = run(config, ctx, kPhases);
+  const auto groups = run(config, crew.ctx, kPhases);
   for (size_t g = 0; g < kGroups; ++g) {
     const autograd::ParameterStore& store = groups[g]->store;
     CHECK(largest_difference(to_vector(store.values), want[g]) < 1e-5);
@@ -139,12 +138,11 @@ TEST_CASE("eager outer steps give every group the weights of the published rule,
 }
 
 TEST_CASE("with lr 1 and no momentum the new weights are the mean of those of the groups") {
-  parallel::Team team({.num_workers = 1});
-  ops::Context ctx(team);
-  const auto groups = run({.lr = 1, .momentum = 0, .groups = kGroups}, ctx, 1);
+  Workers crew;
+  const auto groups = run({.lr = 1, .momentum = 0, .groups = kGroups}, crew.ctx, 1);
   Vector mean(kElements, 0.0);
   for (int g = 0; g < kGroups; ++g) {
-    Group alone({.groups = kGroups}, ctx);
+    Group alone({.groups = kGroups}, crew.ctx);
     alone.train(g, 0);
     const std::vector<float> local = to_vector(alone.store.find("w").value);
     for (size_t i = 0; i < kElements; ++i) mean[i] += double(local[i]) / kGroups;

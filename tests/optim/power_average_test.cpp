@@ -6,6 +6,7 @@
 
 #include "ditrain/optim/optimizer.hpp"
 #include "support/random_tensor.hpp"
+#include "support/workers.hpp"
 
 using namespace ditrain;
 using namespace ditrain::test;
@@ -113,13 +114,13 @@ TEST_CASE("power averages: an update adds the new weights, the same bits for any
     autograd::Parameter& p = store.add("w", {50, 70});
     store.allocate(autograd::ParameterStore::For::kTraining, DType::kF32, {.states = optim::state_arrays({}, ema)});
     copy(random_tensor(p.shape, 1), p.value);
-    parallel::Team team({.num_workers = workers});
-    ops::Context ctx(team);
+    Workers crew(workers);
     std::vector<double> expected(size_t(p.size()));
     for (int64_t step = 0; step < 3; ++step) {
       copy(random_tensor(p.shape, uint64_t(10 + step)), p.grad);
       for (int64_t begin = 0; begin < store.arena_size(); begin += slice)
-        optim::update(ctx, {}, {.step = step, .lr = 0.1}, store, {begin, std::min(begin + slice, store.arena_size())});
+        optim::update(crew.ctx, {}, {.step = step, .lr = 0.1}, store,
+                      {begin, std::min(begin + slice, store.arena_size())});
       const double share = optim::share_of_update(optim::tracked_averages()[0].exponent, step);
       const std::vector<float> now = to_vector(p.value);
       for (size_t i = 0; i < expected.size(); ++i) expected[i] += share * (double(now[i]) - expected[i]);

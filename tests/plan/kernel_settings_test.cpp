@@ -15,6 +15,7 @@
 #include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/platform/cpu.hpp"
 #include "support/message_of.hpp"
+#include "support/workers.hpp"
 
 using namespace ditrain;
 using Catch::Contains;
@@ -58,11 +59,10 @@ std::string applied(const config::Config& config, ops::Context& ctx) {
   return plan::apply_kernel_settings(config, topology, ctx);
 }
 std::string applied(const std::string& tuned) {
-  parallel::Team team({.num_workers = 2});
-  ops::Context ctx(team);
+  test::Workers crew(2);
   config::Config config;
   config::apply_set(config, "kernels.tuned=" + tuned);
-  return applied(config, ctx);
+  return applied(config, crew.ctx);
 }
 
 std::string refusal(const std::string& tuned) {

@@ -2,18 +2,18 @@
 #pragma once
 #include "ditrain/base/error.hpp"
 #include "ditrain/checkpoint/saver.hpp"
+#include "workers.hpp"
 
 namespace ditrain::test {
 
 /// Returns its folder.
 inline std::string save_checkpoint(const std::string& dir, const checkpoint::CheckpointState& state,
                                    autograd::ParameterStore& parameters) {
-  parallel::Team team({.num_workers = 1});
-  ops::Context ctx(team);
+  Workers crew;
   const auto comm = dist::make_null_communicator();
   checkpoint::CheckpointSaver saver(
       {.checkpoints_dir = dir, .config = {}, .mine = {.parts = {{0, parameters.arena_size()}}}}, parameters, *comm,
-      ctx);
+      crew.ctx);
   auto outcome = saver.start(state);
   if (!outcome) outcome = saver.finish();
   DITRAIN_CHECK(outcome && outcome->problem.empty(), outcome->problem);

@@ -228,15 +228,14 @@ TEST_CASE("the kind is that of the header, whatever the path") {
 }
 
 TEST_CASE("broken files are errors") {
-  parallel::Team team({.num_workers = 1});
-  ops::Context ctx(team);
-  CHECK_THROWS_AS(verify_fixture("/no/such/file.safetensors", ctx), InputError);
+  test::Workers crew;
+  CHECK_THROWS_AS(verify_fixture("/no/such/file.safetensors", crew.ctx), InputError);
   const TemporaryFolder folder;
   const std::string file = folder / "fixture.safetensors";
   std::ifstream in(test::golden_path("pos_embed"), std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(in), {}};
   for (const size_t length : {size_t{0}, size_t{5}, size_t{100}, bytes.size() / 2, bytes.size() - 1}) {
     std::ofstream(file, std::ios::binary) << bytes.substr(0, length);
-    CHECK_THROWS_AS(verify_fixture(file, ctx), InputError);
+    CHECK_THROWS_AS(verify_fixture(file, crew.ctx), InputError);
   }
 }

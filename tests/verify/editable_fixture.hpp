@@ -13,6 +13,7 @@
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/verify/verify.hpp"
 #include "ditrain/weights/safetensors.hpp"
+#include "support/workers.hpp"
 
 namespace ditrain::test {
 
@@ -88,11 +89,10 @@ struct EditableFixture {
 
 /// What ditverify reports of the fixture as it is now.
 inline verify::Report run(const EditableFixture& fixture, int num_workers = 2) {
-  parallel::Team team({.num_workers = num_workers});
-  ops::Context ctx(team);
+  Workers crew(num_workers);
   const TemporaryFolder folder;
   fixture.save(folder / "fixture.safetensors");
-  return verify::verify_fixture(folder / "fixture.safetensors", ctx);
+  return verify::verify_fixture(folder / "fixture.safetensors", crew.ctx);
 }
 
 inline std::string golden_path(const std::string& kind) {

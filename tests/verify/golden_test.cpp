@@ -11,14 +11,9 @@ using namespace ditrain;
 using namespace ditrain::verify;
 using test::EditableFixture;
 using test::run;
+using test::Workers;
 
 namespace {
-
-struct Workers {
-  explicit Workers(int n = 2) : team({.num_workers = n}), ctx(team) {}
-  parallel::Team team;
-  ops::Context ctx;
-};
 
 std::string text(const Report& report) {
   std::ostringstream out;
@@ -153,7 +148,7 @@ TEST_CASE("reference fixtures pass, compare all that is no input, and every chan
 }
 
 TEST_CASE("the whole autoencoder of Stable Diffusion: means of all modules, and a changed one is found", "[long]") {
-  Workers workers;
+  Workers workers(2);
   const std::string path = std::string(DITRAIN_GOLDEN_DIR) + "/vae_sd_rect_stats.safetensors";
   const Report clean = verify_fixture(path, workers.ctx);
   if (!clean.passed) FAIL_CHECK(text(clean));
@@ -166,7 +161,7 @@ TEST_CASE("the whole autoencoder of Stable Diffusion: means of all modules, and 
 }
 
 TEST_CASE("a changed input of an operation is found in its results") {
-  Workers workers;
+  Workers workers(2);
   const std::string path = test::golden_path("ops");
   const Report clean = verify_fixture(path, workers.ctx);
   std::set<std::string> compared;
@@ -185,7 +180,7 @@ TEST_CASE("a changed input of an operation is found in its results") {
 }
 
 TEST_CASE("an expected value that is not finite fails") {
-  Workers workers;
+  Workers workers(2);
   for (const double bad : {double(NAN), HUGE_VAL}) {
     EditableFixture fixture(test::golden_path("pos_embed"));
     fixture.data<double>("pos.24_5.f64")[7] = bad;
@@ -199,7 +194,7 @@ TEST_CASE("an expected value that is not finite fails") {
 }
 
 TEST_CASE("reports tell the worst error") {
-  Workers workers;
+  Workers workers(2);
   EditableFixture fixture(test::golden_path("pos_embed"));
   fixture.shift("pos.64_4", 100, 0.5);
   const Report report = run(fixture);
