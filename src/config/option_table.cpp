@@ -103,18 +103,6 @@ Option cfg_interval() {
   return o;
 }
 
-Option gemm() {
-  Option o =
-      word(DITRAIN_KEY(kernels.gemm), "what computes the matrix products (GEMM): ditrain, or the slow reference");
-  o.set = [=](Config& c, const OptionValue& v, const std::string& origin) {
-    for (const char* library : {"openblas", "blis", "onednn"})  // values of earlier versions
-      if (!v.is_list && v.items.front() == library)
-        refuse(origin, o.name(), shown(v), o.expected, "own (the libraries are measured by ditbench gemm --peers)");
-    o.set(c, v, origin);
-  };
-  return o;
-}
-
 Option tuned() {
   const std::string name = "kernels.tuned", expected = alternatives(all_words<TunedFrom>()) + ", or a path";
   Option o = named_option(
@@ -430,7 +418,7 @@ Rows machine_rows() {
       word(DITRAIN_KEY(memory.automem),
            "offloads tensors to ordinary memory and disk and prefetches them while the cores compute, bit-identical; "
            "paper: module by module, as published; planned: as a simulation of the step finds best"),
-      gemm(),
+      word(DITRAIN_KEY(kernels.gemm), "what computes the matrix products (GEMM): ditrain, or the slow reference"),
       boolean(DITRAIN_KEY(kernels.fuse), "fuse normalisation, GELU, gate and residual into the GEMMs (own only)"),
       tuned(),
   };

@@ -21,19 +21,6 @@ TEST_CASE("unknown sections and keys name the line and the nearest") {
         std::string::npos);
 }
 
-TEST_CASE("libraries that made products in earlier versions are refused with what is left of them") {
-  for (const std::string library : {"openblas", "blis", "onednn"}) {
-    const std::string rest = "kernels.gemm: bad value; got '" + library +
-                             "', expected own or ref; try own (the libraries are measured by ditbench gemm --peers)";
-    CHECK(parse_error("train:\nkernels:\n  gemm: " + library) == "[config] a.yaml:3: " + rest);
-    CHECK(set_error("kernels.gemm=" + library) == "[config] --set: " + rest);
-  }
-  CHECK(set_error("kernels.gemm=[onednn]") ==
-        "[config] --set: kernels.gemm: bad value; got [onednn], expected own or ref");
-  CHECK(set_error("kernels.gemm=oneDNN") ==
-        "[config] --set: kernels.gemm: bad value; got 'oneDNN', expected own or ref");
-}
-
 TEST_CASE("wrong types and ranges name file, line, key and what is expected") {
   CHECK(parse_error("train:\n  steps: many\n") ==
         "[config] a.yaml:2: train.steps: bad value; got 'many', expected an integer from 1 to 1099511627776");
