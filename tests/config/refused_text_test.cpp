@@ -68,6 +68,9 @@ TEST_CASE("wrong types and ranges name file, line, key and what is expected") {
 TEST_CASE("a word or number that a key does not take is refused with those that it does") {
   CHECK(set_error("parallel.strategy=tp") ==
         "[config] --set: parallel.strategy: bad value; got 'tp', expected cftp, dp or dp_tp; try dp");
+  CHECK(set_error("data.on_bad_file=ignore").find("got 'ignore', expected error or skip") != std::string::npos);
+  CHECK(set_error("diffusion.loss=mse_bv").find("try mse_vb") != std::string::npos);
+  CHECK(set_error("train.precision=f64").find("train.precision: bad value; got 'f64'") != std::string::npos);
   CHECK(set_error("memory.fast_gib=lots").find("got 'lots', expected a number") != std::string::npos);
   CHECK(set_error("memory.automem=on") ==
         "[config] --set: memory.automem: bad value; got 'on', expected off, paper or planned; try off");

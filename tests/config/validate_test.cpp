@@ -117,6 +117,20 @@ TEST_CASE("a key that only another process reads is refused, with how to reset i
   CHECK(message({"diffusion.process=flow", "diffusion.schedule=linear", "diffusion.num_steps=1000"}) == "no error");
 }
 
+TEST_CASE("sizes of memory tiers that do not go together") {
+  const auto refused = [](const std::string& keys, const std::string& what, const std::string& got) {
+    const std::string text = "model: {num_classes: 8}\nmemory: {fast_gib: 1, " + keys + "}";
+    CHECK_THAT(message_of([&] { config::validate(config::parse_config(text, "a.yaml")); }),
+               Catch::Contains(what) && Catch::Contains(got));
+  };
+  refused("automem: planned, disk_gib: auto", "memory.disk_gib: auto takes what memory.bulk_gib leaves",
+          "a number of memory.bulk_gib");
+  const std::string slower = "automem: paper, disk_gib: 1, simulate_bulk: {gb_s: 1}";
+  refused(slower + ", bulk_gib: 0", "memory.simulate_bulk is a slower bulk tier", "memory.bulk_gib: 0");
+  refused(slower, "memory.simulate_bulk is a slower bulk tier",
+          "memory.bulk_gib: auto, which is 0 beside memory.disk_gib");
+}
+
 TEST_CASE("sizes whose bytes no integer holds are refused") {
   const std::vector<std::string> largest = {"model.name=custom",       "model.input_size=4096",  "model.patch_size=1",
                                             "model.hidden_size=65536", "model.depth=1024",       "model.num_heads=1024",
