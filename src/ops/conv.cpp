@@ -74,11 +74,7 @@ void set_weights(kernels::GemmArgs& g, const ConvWeights& w, const void* values)
   }
 }
 
-void check(const Tensor& x, const ConvWeights& w, const Tensor& bias, const Conv2d& conv, const Tensor& y,
-           const ConvOutput& output) {
-  expect_shape(kOp, "y", y, conv2d_shape(x.shape(), w.shape, conv));
-  expect_number_type("x", x.dtype()), expect_number_type("w", w.type), expect_number_type("y", y.dtype());
-  if (bias.defined()) expect_shape(kOp, "bias", bias, {w.shape[3]});
+void check_output(const Tensor& y, const ConvOutput& output) {
   const bool adds = output.kind == ConvOutput::Kind::kResidual;
   DITRAIN_CHECK(adds == output.residual.defined(), "a residual without its epilogue, or the other way about");
   if (adds) {
@@ -92,6 +88,40 @@ void check(const Tensor& x, const ConvWeights& w, const Tensor& bias, const Conv
     moments[1] = (y.dim(1) * y.dim(2) + output.moment_rows - 1) / output.moment_rows;
   }
   expect_shape(kOp, "moments", output.moments, moments);
+}
+
+// The product of both forms of conv2d, whose shapes fit. `output`: its residual and moments are those of y's channels.
+void convolve(Context& ctx, const ChannelView& x, const ConvWeights& w, const Tensor& bias, const Conv2d& conv,
+              const ChannelView& y, const ConvOutput& output) {
+  expect_number_type("x", x.images.dtype()), expect_number_type("w", w.type);
+  expect_number_type("y", y.images.dtype());
+  if (bias.defined()) expect_shape(kOp, "bias", bias, {w.shape[3]});
+  const Shape shape = y.shape();
+  const int64_t pixels = shape[1] * shape[2], N = shape[3];
+  const Pin<void> px(x.images), pw(w.values), py(y.images);
+  std::optional<Pin<float>> pbias, pmoments;
+  std::optional<Pin<void>> presidual;
+  const auto at = [](const Pin<void>& p, const ChannelView& view) {
+    return static_cast<std::byte*>(p.get()) + size_t(view.begin) * dtype_bytes(view.images.dtype());
+  };
+  kernels::GemmArgs g{.m = shape[0] * pixels,
+                      .n = N,
+                      .a = at(px, x),
+                      .lda = x.images.dim(3),
+                      .c = at(py, y),
+                      .ldc = y.images.dim(3),
+                      .bias = bias.defined() ? pbias.emplace(bias).get() : nullptr,
+                      .a_type = x.images.dtype(),
+                      .c_type = y.images.dtype()};
+  set_weights(g, w, pw.get());
+  g.epilogue.kind = epilogue_of(output.kind);
+  if (output.residual.defined()) g.epilogue.in = presidual.emplace(output.residual).get(), g.epilogue.in_stride = N;
+  if (!is_plain(conv)) g.window_a = window_of(conv, x.shape(), x.images.dim(3), shape);
+  if (output.moments.defined())
+    g.moments = {.sums = pmoments.emplace(output.moments).get(),
+                 .rows = output.moment_rows > 0 ? output.moment_rows : moment_rows(pixels),
+                 .stride = N};
+  gemm(ctx, g);
 }
 
 }  // namespace
@@ -111,8 +141,9 @@ Shape conv2d_shape(const Shape& x, const Shape& w, const Conv2d& c) {
 
 void conv2d(Context& ctx, const Tensor& x, const ConvWeights& w, const Tensor& bias, const Conv2d& conv,
             const Tensor& y, const ConvOutput& output) {
-  check(x, w, bias, conv, y, output);
-  const int64_t B = y.dim(0), pixels = y.dim(1) * y.dim(2), N = y.dim(3);
+  expect_shape(kOp, "y", y, conv2d_shape(x.shape(), w.shape, conv));
+  check_output(y, output);
+  const int64_t B = y.dim(0), pixels = y.dim(1) * y.dim(2);
   if (output.moments.defined() && B > 1 && pixels % moment_rows(pixels) != 0) {  // a unit would belong to two images
     for (int64_t b = 0; b < B; ++b) {
       ConvOutput of_image = output;
@@ -122,27 +153,7 @@ void conv2d(Context& ctx, const Tensor& x, const ConvWeights& w, const Tensor& b
     }
     return;
   }
-  const Pin<void> px(x), pw(w.values), py(y);
-  std::optional<Pin<float>> pbias, pmoments;
-  std::optional<Pin<void>> presidual;
-  kernels::GemmArgs g{.m = B * pixels,
-                      .n = N,
-                      .a = px.get(),
-                      .lda = x.dim(3),
-                      .c = py.get(),
-                      .ldc = N,
-                      .bias = bias.defined() ? pbias.emplace(bias).get() : nullptr,
-                      .a_type = x.dtype(),
-                      .c_type = y.dtype()};
-  set_weights(g, w, pw.get());
-  g.epilogue.kind = epilogue_of(output.kind);
-  if (output.residual.defined()) g.epilogue.in = presidual.emplace(output.residual).get(), g.epilogue.in_stride = N;
-  if (!is_plain(conv)) g.window_a = window_of(conv, x.shape(), x.dim(3), y.shape());
-  if (output.moments.defined())
-    g.moments = {.sums = pmoments.emplace(output.moments).get(),
-                 .rows = output.moment_rows > 0 ? output.moment_rows : moment_rows(pixels),
-                 .stride = N};
-  gemm(ctx, g);
+  convolve(ctx, {x, 0, x.dim(3)}, w, bias, conv, {y, 0, y.dim(3)}, output);
 }
 
 void conv2d(Context& ctx, const ChannelView& x, const ConvWeights& w, const Tensor& bias, const Conv2d& conv,
@@ -154,27 +165,7 @@ void conv2d(Context& ctx, const ChannelView& x, const ConvWeights& w, const Tens
                   "a view of channels that the images do not have");
   const Shape shape = conv2d_shape(x.shape(), w.shape, conv);
   expect(y.shape() == shape, "y", y.shape(), to_string(shape));
-  expect_number_type("x", x.images.dtype()), expect_number_type("w", w.type);
-  expect_number_type("y", y.images.dtype());
-  if (bias.defined()) expect_shape(kOp, "bias", bias, {w.shape[3]});
-  const Pin<void> px(x.images), pw(w.values), py(y.images);
-  std::optional<Pin<float>> pbias;
-  const auto at = [](const Pin<void>& p, const ChannelView& view) {
-    return static_cast<std::byte*>(p.get()) + size_t(view.begin) * dtype_bytes(view.images.dtype());
-  };
-  kernels::GemmArgs g{.m = shape[0] * shape[1] * shape[2],
-                      .n = shape[3],
-                      .a = at(px, x),
-                      .lda = x.images.dim(3),
-                      .c = at(py, y),
-                      .ldc = y.images.dim(3),
-                      .bias = bias.defined() ? pbias.emplace(bias).get() : nullptr,
-                      .a_type = x.images.dtype(),
-                      .c_type = y.images.dtype()};
-  set_weights(g, w, pw.get());
-  g.epilogue.kind = epilogue_of(kind);
-  if (!is_plain(conv)) g.window_a = window_of(conv, x.shape(), x.images.dim(3), shape);
-  gemm(ctx, g);
+  convolve(ctx, x, w, bias, conv, y, {.kind = kind});
 }
 
 size_t packed_weights_bytes(const Shape& w, DType type) {
