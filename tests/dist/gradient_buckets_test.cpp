@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "ditrain/base/error.hpp"
+#include "support/quiet_communicator.hpp"
 
 using namespace ditrain;
 using namespace ditrain::dist;
@@ -13,9 +14,9 @@ using namespace ditrain::dist;
 namespace {
 
 /// Plays the rank of two whose partner always has the same gradients: a sum doubles. Remembers what was started.
-/// Everything that is no gradient goes to the null communicator.
-class DoublingCommunicator final : public Communicator {
+class DoublingCommunicator final : public test::QuietCommunicator {
  public:
+  DoublingCommunicator() : QuietCommunicator(2) {}
   struct Slice {
     const float* data;
     int64_t n;
@@ -23,30 +24,12 @@ class DoublingCommunicator final : public Communicator {
   std::vector<Slice> started;
   int tests = 0;
 
-  int rank() const override { return 0; }
-  int world_size() const override { return 2; }
-  int local_rank() const override { return 0; }
-  int local_size() const override { return 2; }
-  int num_nodes() const override { return 1; }
-  std::string description() const override { return "two equal ranks"; }
   std::unique_ptr<Request> start_allreduce_sum(float* data, int64_t n) override {
     started.push_back({data, n});
     return std::make_unique<Doubling>(*this, data, n);
   }
-  void allreduce_sum(double* data, int64_t n) override { null_->allreduce_sum(data, n); }
-  void allreduce_max(double* data, int64_t n) override { null_->allreduce_max(data, n); }
-  uint64_t allreduce_or(uint64_t flags) override { return flags; }
-  void broadcast(void* data, size_t bytes, int root) override { null_->broadcast(data, bytes, root); }
-  void barrier() override {}
-  std::vector<std::string> gather_strings(const std::string& text, int root) override {
-    return null_->gather_strings(text, root);
-  }
-  std::vector<double> gather(const double* values, int64_t n, int root) override {
-    return null_->gather(values, n, root);
-  }
 
  private:
-  void end_all_ranks(int) override {}
   /// Sums in wait_for() only, as MPI may: a reader before finish() sees the old values.
   class Doubling final : public Request {
    public:
@@ -66,7 +49,6 @@ class DoublingCommunicator final : public Communicator {
     int64_t n_;
     bool done_ = false;
   };
-  std::unique_ptr<Communicator> null_ = make_null_communicator();
 };
 
 std::vector<float> counting(int64_t n) {

@@ -7,6 +7,7 @@
 
 #include "ditrain/dataset/sampler.hpp"
 #include "ditrain/diffusion/diffusion.hpp"
+#include "support/quiet_communicator.hpp"
 #include "support/workers.hpp"
 #include "tiny_model.hpp"
 
@@ -36,11 +37,11 @@ class Sorted final : public dataset::Dataset {
 };
 
 /// Rank `rank` of two that run one after the other: the first leaves its numbers, the second adds them to its own.
-class TwoRanks final : public dist::Communicator {
+class TwoRanks final : public test::QuietCommunicator {
  public:
+  TwoRanks() : QuietCommunicator(2) {}
   void become(int rank) { rank_ = rank; }
   int rank() const override { return rank_; }
-  int world_size() const override { return 2; }
   void allreduce_sum(double* data, int64_t n) override {
     if (rank_ == 0) {
       first_.assign(data, data + n);
@@ -48,20 +49,6 @@ class TwoRanks final : public dist::Communicator {
       for (int64_t i = 0; i < n; ++i) data[i] += first_.at(size_t(i));
     }
   }
-  int local_rank() const override { return rank_; }
-  int local_size() const override { return 2; }
-  int num_nodes() const override { return 1; }
-  std::string description() const override { return "two ranks in turn"; }
-  std::unique_ptr<dist::Request> start_allreduce_sum(float*, int64_t) override { throw std::logic_error("unused"); }
-  void allreduce_max(double*, int64_t) override { throw std::logic_error("unused"); }
-  uint64_t allreduce_or(uint64_t) override { throw std::logic_error("unused"); }
-  void broadcast(void*, size_t, int) override { throw std::logic_error("unused"); }
-  void barrier() override { throw std::logic_error("unused"); }
-  std::vector<std::string> gather_strings(const std::string&, int) override { throw std::logic_error("unused"); }
-  std::vector<double> gather(const double*, int64_t, int) override { throw std::logic_error("unused"); }
-
- protected:
-  void end_all_ranks(int) override { throw std::logic_error("unused"); }
 
  private:
   int rank_ = 0;

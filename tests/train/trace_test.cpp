@@ -12,35 +12,17 @@
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/files/files.hpp"
+#include "support/quiet_communicator.hpp"
 
 using namespace ditrain;
 
 namespace {
 
 /// Rank 0 of `ranks`, the others of which have nothing to say.
-class SilentRanks final : public dist::Communicator {
+class SilentRanks final : public test::QuietCommunicator {
  public:
-  explicit SilentRanks(int ranks) : ranks_(ranks) {}
-  int rank() const override { return 0; }
-  int world_size() const override { return ranks_; }
+  using QuietCommunicator::QuietCommunicator;
   std::vector<std::string> gather_strings(const std::string& text, int) override { return {text, ""}; }
-  int local_rank() const override { return 0; }
-  int local_size() const override { return 1; }
-  int num_nodes() const override { return 1; }
-  std::string description() const override { return "silent ranks"; }
-  std::unique_ptr<dist::Request> start_allreduce_sum(float*, int64_t) override { throw std::logic_error("unused"); }
-  void allreduce_sum(double*, int64_t) override {}
-  void allreduce_max(double*, int64_t) override {}
-  uint64_t allreduce_or(uint64_t) override { throw std::logic_error("unused"); }
-  void broadcast(void*, size_t, int) override {}
-  void barrier() override { throw std::logic_error("unused"); }
-  std::vector<double> gather(const double*, int64_t, int) override { throw std::logic_error("unused"); }
-
- protected:
-  void end_all_ranks(int) override { throw std::logic_error("unused"); }
-
- private:
-  int ranks_;
 };
 
 std::string event(const std::string& name, int ts) {
