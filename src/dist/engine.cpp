@@ -151,16 +151,6 @@ void Engine::State::fail(std::exception_ptr error) {
   for (const InFlight& operation : in_flight) finish(operation.sum, {}, broken);
 }
 
-namespace {
-
-class DoneRequest final : public Request {
- public:
-  bool test() override { return true; }
-  bool wait_for(double) override { return true; }
-};
-
-}  // namespace
-
 /// A template because Engine::State is private.
 template <class State>
 class EngineRequest final : public Request {

@@ -15,12 +15,6 @@
 namespace ditrain::dist {
 namespace {
 
-class DoneRequest final : public Request {
- public:
-  bool test() override { return true; }
-  bool wait_for(double) override { return true; }
-};
-
 void check_count(int64_t n) { DITRAIN_CHECK(n >= 0, "count " + std::to_string(n)); }
 void check_root(int root) { DITRAIN_CHECK(root == 0, "root " + std::to_string(root) + " of 1 rank"); }
 
