@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/memory/byte_count.hpp"
+#include "ditrain/memory/allocator.hpp"
 
 namespace ditrain::automem {
 namespace {

@@ -11,16 +11,13 @@ namespace ditrain::memory {
 void* Allocator::allocate(size_t bytes) {
   void* p = allocate_block(bytes);
   ++allocations_;
-  const size_t now = in_use_ += bytes;
-  size_t peak = peak_;
-  while (now > peak && !peak_.compare_exchange_weak(peak, now)) {
-  }
+  count_.add(bytes);
   return p;
 }
 
 void Allocator::deallocate(void* p, size_t bytes) {
   deallocate_block(p, bytes);
-  in_use_ -= bytes;
+  count_.remove(bytes);
 }
 
 namespace {

@@ -13,7 +13,7 @@
 #include "automem/layered.hpp"
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
-#include "ditrain/memory/byte_count.hpp"
+#include "ditrain/memory/allocator.hpp"
 #include "ditrain/parallel/team.hpp"
 #include "ditrain/platform/pages.hpp"
 #include "ditrain/tensor/tensor.hpp"

@@ -9,6 +9,23 @@ namespace ditrain::memory {
 
 inline constexpr size_t kAlignment = 64;  // bytes: one cache line and one AVX-512 register
 
+/// Bytes in use and their peak, over one or several allocators.
+/// Threads: any number at once.
+class ByteCount {
+ public:
+  void add(size_t bytes) {
+    const size_t now = in_use_ += bytes;
+    size_t peak = peak_;
+    while (now > peak && !peak_.compare_exchange_weak(peak, now)) continue;
+  }
+  void remove(size_t bytes) { in_use_ -= bytes; }
+  size_t in_use() const { return in_use_; }
+  size_t peak() const { return peak_; }
+
+ private:
+  std::atomic<size_t> in_use_{0}, peak_{0};
+};
+
 class Allocator {
  public:
   virtual ~Allocator() = default;
@@ -19,8 +36,8 @@ class Allocator {
   void* allocate(size_t bytes);
   void deallocate(void* p, size_t bytes);
 
-  size_t bytes_in_use() const { return in_use_; }
-  size_t peak_bytes() const { return peak_; }
+  size_t bytes_in_use() const { return count_.in_use(); }
+  size_t peak_bytes() const { return count_.peak(); }
   size_t allocations() const { return allocations_; }  ///< number of allocations so far
 
  protected:
@@ -28,7 +45,8 @@ class Allocator {
   virtual void deallocate_block(void* p, size_t bytes) = 0;
 
  private:
-  std::atomic<size_t> in_use_{0}, peak_{0}, allocations_{0};
+  ByteCount count_;
+  std::atomic<size_t> allocations_{0};
 };
 
 /// The ordinary memory of the machine: anonymous pages, huge ones where the kernel grants them. Lives for ever.

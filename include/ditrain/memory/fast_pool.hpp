@@ -23,7 +23,7 @@
 #include <string>
 #include <vector>
 
-#include "ditrain/memory/byte_count.hpp"
+#include "ditrain/memory/allocator.hpp"
 #include "ditrain/platform/numa.hpp"
 #include "ditrain/platform/pages.hpp"
 
@@ -39,6 +39,27 @@ struct ClusterShare {
 /// bytes): the cluster that has the middle of their intersection.
 size_t cluster_of_page(size_t page, size_t page_bytes, size_t offset, size_t bytes,
                        const std::vector<ClusterShare>& clusters);
+
+/// Hands out the blocks of another allocator and counts them. Allocator and count have to outlive the blocks.
+class CountedMemory final : public Allocator {
+ public:
+  CountedMemory(Allocator& home, ByteCount& count) : home_(home), count_(count) {}
+  std::string name() const override { return home_.name(); }
+
+ private:
+  void* allocate_block(size_t bytes) override {
+    void* const block = home_.allocate(bytes);
+    count_.add(bytes);
+    return block;
+  }
+  void deallocate_block(void* p, size_t bytes) override {
+    home_.deallocate(p, bytes);
+    count_.remove(bytes);
+  }
+
+  Allocator& home_;
+  ByteCount& count_;
+};
 
 class FastPool {
  public:
