@@ -6,6 +6,7 @@
 #include "inputs.hpp"
 #include "run.hpp"
 #include "support/inception_weights.hpp"
+#include "support/npz.hpp"
 #include "weights/zip_bytes.hpp"
 
 using namespace ditrain::e2e;
@@ -15,12 +16,8 @@ namespace {
 
 std::string golden(const std::string& name) { return DITRAIN_GOLDEN_DIR "/" + name; }
 
-void write_images(const std::string& path, int64_t n, uint32_t seed) {
-  ditrain::weights::NpzU8Writer writer(path, "arr_0", {n, 4, 4, 3});
-  std::vector<uint8_t> data;
-  for (int64_t i = 0; i < n * 48; ++i) data.push_back(uint8_t((seed = seed * 1664525u + 1013904223u) >> 24));
-  writer.append(data.data(), data.size());
-  writer.finish();
+void write_images(const std::string& path, int64_t n, const std::string& key) {
+  ditrain::test::write_noise(path, n, 127.5, 127.5, key);
 }
 
 /// A header, and 48 bytes.
@@ -53,8 +50,8 @@ TEST_CASE("ditimport: lists the tensors of files of PyTorch and of safetensors, 
 
 TEST_CASE("ditfid: measures pixels, says by which protocol, and refuses what would be no honest number") {
   const TemporaryFolder scratch;
-  write_images(scratch / "a.npz", 200, 1);
-  write_images(scratch / "b.npz", 200, 2);
+  write_images(scratch / "a.npz", 200, "1");
+  write_images(scratch / "b.npz", 200, "2");
   const Args sides = {"--real", scratch / "a.npz", "--generated", scratch / "b.npz"};
   const Result measured = require_ok(program("ditfid", sides + Args{"--features", "pixels", "--metrics", "fid,kid,pr",
                                                                     "--json", scratch / "fid.json", "--threads", "2"}));
@@ -67,7 +64,7 @@ TEST_CASE("ditfid: measures pixels, says by which protocol, and refuses what wou
 
   require_error(program("ditfid", sides + Args{"--features", "inception"}),
                 {"ditfid: error: [features] features of the Inception network need its weights"});
-  write_images(scratch / "few.npz", 20, 3);
+  write_images(scratch / "few.npz", 20, "3");
   const Args few = {"--real", scratch / "a.npz", "--generated", scratch / "few.npz", "--features", "pixels"};
   require_error(program("ditfid", few), {"too few generated images for 48 dimensions", "--allow-small"});
   const Result allowed = require_ok(program("ditfid", few + Args{"--allow-small"}));
@@ -77,8 +74,8 @@ TEST_CASE("ditfid: measures pixels, says by which protocol, and refuses what wou
 
 TEST_CASE("ditfid: --features auto measures pixels and says so, but not in place of what needs the network") {
   const TemporaryFolder scratch;
-  write_images(scratch / "a.npz", 200, 1);
-  write_images(scratch / "b.npz", 200, 2);
+  write_images(scratch / "a.npz", 200, "1");
+  write_images(scratch / "b.npz", 200, "2");
   const Args sides = {"--real", scratch / "a.npz", "--generated", scratch / "b.npz"};
   const Result pixels = require_ok(program("ditfid", sides + Args{"--save-statistics", scratch / "statistics.npz"}));
   CHECK_THAT(pixels.out, Contains("features: pixels, because no --weights are given") && Contains("fid/pixels") &&
@@ -103,7 +100,7 @@ TEST_CASE("ditfid: --features auto measures pixels and says so, but not in place
 TEST_CASE("ditfid: bad files are exit 2 with a message that names them") {
   const TemporaryFolder scratch;
   const std::string good = scratch / "good.npz", two = scratch / "two.npz", asymmetric = scratch / "asymmetric.npz";
-  write_images(good, 60, 1);
+  write_images(good, 60, "1");
   const double mu[] = {1, 2}, sigma[] = {1, 0, 0, 1}, other[] = {1, 0.5, 0.1, 1}, nan[] = {1, NAN, NAN, 1};
   ditrain::weights::write_npz_f64(two, {{"mu", {2}, mu}, {"sigma", {2, 2}, sigma}});
   ditrain::weights::write_npz_f64(asymmetric, {{"mu", {2}, mu}, {"sigma", {2, 2}, other}});
@@ -148,7 +145,7 @@ TEST_CASE("ditfid: memory for the images that a small file claims is refused bef
   part.bytes = 128 + 3'000'000'000;
   part.packed.resize(part.bytes / 1032 + 1);  // so small may it be when it is compressed
   write_file(scratch / "many.npz", ditrain::test::make_zip({part}));
-  write_images(scratch / "few.npz", 60, 1);
+  write_images(scratch / "few.npz", 60, "1");
   for (const char* real : {"few.npz", "many.npz"}) {
     const Result refused = run(program("ditfid", {"--real", scratch / real, "--generated", scratch / "many.npz",
                                                   "--features", "pixels", "--allow-small", "--threads", "1"}),
@@ -229,7 +226,7 @@ TEST_CASE("eval.fid_every_steps: the same distances on any number of ranks, and 
 
   require_error(tiny_ditrain(scratch / "no", 2, fid + sets({"eval.features=inception"})), {"--set eval.weights=FILE"});
   const std::string small = scratch / "small.npz";
-  write_images(small, 20, 1);
+  write_images(small, 20, "1");
   const Args reference = {"--set", "eval.reference=" + small};
   require_error(tiny_ditrain(scratch / "other", 2, fid + reference), {"features of other dimensions"});
   const std::string lines = scratch / "other" + "/metrics.jsonl";

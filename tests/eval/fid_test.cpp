@@ -12,22 +12,14 @@
 #include "ditrain/weights/npz.hpp"
 #include "support/files.hpp"
 #include "support/formula.hpp"
+#include "support/npz.hpp"
 
 using namespace ditrain;
 using namespace ditrain::eval;
 using Catch::Contains;
+using test::write_noise;
 
 namespace {
-
-// `n` images of 4 x 4 x 3 with the mean and the spread given.
-void write_images(const std::string& path, int64_t n, double mean, double spread, const char* key) {
-  const test::Formula formula(key);
-  weights::NpzU8Writer writer(path, "arr_0", {n, 4, 4, 3});
-  std::vector<uint8_t> data;
-  for (int64_t i = 0; i < n * 48; ++i) data.push_back(uint8_t(mean + spread * formula.symmetric(uint64_t(i))));
-  writer.append(data.data(), data.size());
-  writer.finish();
-}
 
 FidRequest request(const std::string& real, const std::string& generated,
                    std::vector<FidMetric> metrics = {FidMetric::kFid}) {
@@ -39,8 +31,8 @@ FidRequest request(const std::string& real, const std::string& generated,
 
 TEST_CASE("the distance of sets of images is that of their pixels, and the protocol says how it came about") {
   TemporaryFolder folder;
-  write_images(folder / "a.npz", 400, 100, 40, "a");
-  write_images(folder / "b.npz", 300, 120, 40, "b");
+  write_noise(folder / "a.npz", 400, 100, 40, "a");
+  write_noise(folder / "b.npz", 300, 120, 40, "b");
   parallel::Team team({.num_workers = 2}), one({.num_workers = 1});
   const FidReport report = evaluate_fid(team, request(folder / "a.npz", folder / "b.npz",
                                                       {FidMetric::kFid, FidMetric::kKid, FidMetric::kPrecisionRecall}));
@@ -91,8 +83,8 @@ TEST_CASE("pixels of images of other sizes are not compared, though as many valu
 
 TEST_CASE("statistics stand in for images, where means and covariances are enough") {
   TemporaryFolder folder;
-  write_images(folder / "a.npz", 400, 100, 40, "a");
-  write_images(folder / "b.npz", 300, 120, 30, "b");
+  write_noise(folder / "a.npz", 400, 100, 40, "a");
+  write_noise(folder / "b.npz", 300, 120, 30, "b");
   parallel::Team team({.num_workers = 2});
   FidRequest images = request(folder / "a.npz", folder / "b.npz");
   images.save_statistics = folder / "s.npz";
@@ -177,7 +169,7 @@ TEST_CASE("statistics that were made in another way are refused, with both value
   CHECK(report.others[0].composite->name == "false colour");
 
   // Of images of another shape with as many values, and of another kind of features.
-  write_images(folder / "a.npz", 60, 100, 40, "a");
+  write_noise(folder / "a.npz", 60, 100, 40, "a");
   StatisticsFacts wide{.features = "pixels", .preset = {}, .weights_sha256 = {}};
   wide.input = "48 values of 2x8x3 pixels, divided by 255";
   FeatureStatistics many{std::vector<double>(48), std::vector<double>(48 * 48)};
@@ -212,8 +204,8 @@ TEST_CASE("statistics that were made in another way are refused, with both value
 
 TEST_CASE("what an evaluation takes follows from the headers of the files") {
   TemporaryFolder folder;
-  write_images(folder / "a.npz", 1000, 100, 40, "a");
-  write_images(folder / "b.npz", 500, 100, 40, "b");
+  write_noise(folder / "a.npz", 1000, 100, 40, "a");
+  write_noise(folder / "b.npz", 500, 100, 40, "b");
   const EvaluationBytes one = evaluation_bytes(request(folder / "a.npz", folder / "b.npz"), 1, 1);
   CHECK(one.bytes == 1500 * 48 * 4 + 6 * 48 * 48 * 8);
   CHECK(one.what == "features of 1000 images in " + folder / "a.npz" + " and 500 images in " + folder / "b.npz");
@@ -257,7 +249,7 @@ TEST_CASE("statistics of spatial features give sFID without images and without w
 TEST_CASE("paths that cannot be read are found before anything is computed, folders that are not complete are told") {
   TemporaryFolder folder;
   parallel::Team team({.num_workers = 1});
-  write_images(folder / "few.npz", 20, 100, 40, "a");  // too few: found once features are there
+  write_noise(folder / "few.npz", 20, 100, 40, "a");  // too few: found once features are there
   CHECK_THROWS_WITH(evaluate_fid(team, request(folder / "few.npz", folder / "nowhere")),
                     Contains("nowhere] there is no such folder or file"));
   const std::string samples = folder / "samples";
@@ -319,9 +311,9 @@ TEST_CASE("pixels of tiles are compared by the names of their bands, and mean th
 
 TEST_CASE("what would be no honest number is refused") {
   TemporaryFolder folder;
-  write_images(folder / "many.npz", 100, 100, 40, "a");
-  write_images(folder / "few.npz", 48, 100, 40, "b");
-  write_images(folder / "one.npz", 1, 100, 40, "b");
+  write_noise(folder / "many.npz", 100, 100, 40, "a");
+  write_noise(folder / "few.npz", 48, 100, 40, "b");
+  write_noise(folder / "one.npz", 1, 100, 40, "b");
   parallel::Team team({.num_workers = 1});
   FidRequest small = request(folder / "many.npz", folder / "few.npz");
   CHECK_THROWS_WITH(evaluate_fid(team, small), Contains("few.npz] too few generated images for 48 dimensions") &&

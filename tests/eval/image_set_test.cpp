@@ -12,10 +12,12 @@
 #include "ditrain/weights/npz.hpp"
 #include "ditrain/weights/safetensors.hpp"
 #include "support/files.hpp"
+#include "support/npz.hpp"
 
 using namespace ditrain;
 using namespace ditrain::eval;
 using Catch::Contains;
+using test::write_npz;
 
 namespace {
 
@@ -35,13 +37,6 @@ std::vector<double> first_values(ImageSet& set, int workers = 2) {
   std::vector<double> all;
   for (const auto& [i, value] : values) all.push_back(value);
   return all;
-}
-
-void write_u8(const std::string& path, const std::string& name, const std::vector<int64_t>& shape,
-              const std::vector<uint8_t>& data) {
-  weights::NpzU8Writer writer(path, name, shape);
-  writer.append(data.data(), data.size());
-  writer.finish();
 }
 
 }  // namespace
@@ -71,7 +66,7 @@ TEST_CASE("folders are read in the order of their names, class by class") {
 
 TEST_CASE("facts of an array lie beside it under its name, or else in its folder") {
   TemporaryFolder folder;
-  write_u8(folder / "a.npz", "arr_0", {1, 2, 2, 3}, std::vector<uint8_t>(12, 7));
+  write_npz(folder / "a.npz", {1, 2, 2, 3}, std::vector<uint8_t>(12, 7));
   CHECK(open_image_set(folder / "a.npz")->facts().empty());
   put_file(folder / "samples.json", "{\"steps\": 1}");
   CHECK(open_image_set(folder / "a.npz")->facts() == "{\"steps\":1}");
@@ -104,13 +99,13 @@ TEST_CASE("arrays of images are read from npz and npy, with and without channels
   TemporaryFolder folder;
   std::vector<uint8_t> data;
   for (int i = 0; i < 600 * 2 * 2 * 5; ++i) data.push_back(uint8_t(i / 20));
-  write_u8(folder / "a.npz", "arr_0", {600, 2, 2, 5}, data);
+  write_npz(folder / "a.npz", {600, 2, 2, 5}, data);
   const auto set = open_image_set(folder / "a.npz");
   std::vector<double> want;
   for (int i = 0; i < 600; ++i) want.push_back(i % 256);
   CHECK(first_values(*set) == want);
   CHECK(set->sha256() == files::sha256_of_file(folder / "a.npz"));
-  write_u8(folder / "grey.npz", "arr_0", {3, 20, 2}, std::vector<uint8_t>(120, 7));
+  write_npz(folder / "grey.npz", {3, 20, 2}, std::vector<uint8_t>(120, 7));
   CHECK(first_values(*open_image_set(folder / "grey.npz")) == std::vector<double>{7, 7, 7});
   const std::vector<double> numbers = {0.5, 1, 2, 3};
   weights::write_npz_f64(folder / "f.npz", {{"arr_0", {2, 1, 2, 1}, numbers.data()}});
@@ -119,11 +114,11 @@ TEST_CASE("arrays of images are read from npz and npy, with and without channels
   put_file(folder / "bare.npy", npz.substr(39, npz.find("PK\1\2") - 39));
   CHECK(first_values(*open_image_set(folder / "bare.npy")).size() == 3);
 
-  write_u8(folder / "name.npz", "images", {3, 20, 2}, std::vector<uint8_t>(120, 7));
+  write_npz(folder / "name.npz", {3, 20, 2}, std::vector<uint8_t>(120, 7), "images");
   CHECK_THROWS_WITH(open_image_set(folder / "name.npz"), Contains("there is no array 'arr_0'; got 'images'"));
-  write_u8(folder / "flat.npz", "arr_0", {120}, std::vector<uint8_t>(120, 7));
+  write_npz(folder / "flat.npz", {120}, std::vector<uint8_t>(120, 7));
   CHECK_THROWS_WITH(open_image_set(folder / "flat.npz"), Contains("does not hold images; got shape [120]"));
-  write_u8(folder / "none.npz", "arr_0", {0, 2, 2, 3}, {});
+  write_npz(folder / "none.npz", {0, 2, 2, 3}, {});
   CHECK_THROWS_WITH(open_image_set(folder / "none.npz"), Contains("there are no images"));
   put_file(folder / "text", "neither of them");
   CHECK_THROWS_WITH(open_image_set(folder / "text"), Contains("not a file of numpy"));
@@ -192,7 +187,7 @@ TEST_CASE("features of pixels are means of blocks, the same for both orders of c
     last_channel[i] = uint8_t(image * 100 + c * 50 + (y == 64 ? 5 : 0) + x % 2);
     first_channel[image * 65 * 64 * 2 + c * 65 * 64 + y * 64 + x] = last_channel[i];
   }
-  write_u8(folder / "a.npz", "arr_0", {2, 65, 64, 2}, last_channel);
+  write_npz(folder / "a.npz", {2, 65, 64, 2}, last_channel);
   weights::write_safetensors(folder / "a.safetensors", {{"images", "U8", {2, 2, 65, 64}, first_channel.data()}});
   const FeatureSettings pixels{.kind = FeatureKind::kPixels};
   const auto npz = open_image_set(folder / "a.npz"), shards = open_image_set(folder / "a.safetensors");

@@ -18,6 +18,7 @@
 #include "support/formula.hpp"
 #include "support/inception_weights.hpp"
 #include "support/message_of.hpp"
+#include "support/npz.hpp"
 #include "support/pytorch_bytes.hpp"
 
 using namespace ditrain;
@@ -29,15 +30,13 @@ namespace {
 
 /// n images of 40 x 24 with contents by formula, the k-th set.
 void write_images(const std::string& path, int64_t n, int64_t k) {
-  weights::NpzU8Writer npz(path, "arr_0", {n, 40, 24, 3});
+  std::vector<uint8_t> bytes;
   for (int64_t i = 0; i < n; ++i) {
     const std::vector<float> planes = test::formula_image("set" + std::to_string(k), i, 40, 24);
-    std::vector<uint8_t> bytes;
     for (size_t at = 0; at < planes.size(); ++at)
       bytes.push_back(uint8_t(255 * planes[at / 3 + at % 3 * (planes.size() / 3)]));
-    npz.append(bytes.data(), bytes.size());
   }
-  npz.finish();
+  test::write_npz(path, {n, 40, 24, 3}, bytes);
 }
 
 /// |a - b| / |b| over the first n numbers.
@@ -276,11 +275,7 @@ TEST_CASE("images that the network does not see are refused, grey ones become RG
                     Contains("the Inception network sees pictures of eight bits"));
   std::vector<uint8_t> grey, rgb;
   for (int i = 0; i < 9 * 7; ++i) grey.push_back(uint8_t(i * 4)), rgb.insert(rgb.end(), 3, uint8_t(i * 4));
-  for (const auto& [name, channels, data] : {std::tuple{"grey", int64_t{1}, &grey}, {"rgb", int64_t{3}, &rgb}}) {
-    weights::NpzU8Writer npz(folder / (std::string(name) + ".npz"), "arr_0", {1, 9, 7, channels});
-    npz.append(data->data(), data->size());
-    npz.finish();
-  }
+  test::write_npz(folder / "grey.npz", {1, 9, 7, 1}, grey), test::write_npz(folder / "rgb.npz", {1, 9, 7, 3}, rgb);
   CHECK(features_of(team, *open_image_set(folder / "grey.npz"), settings).values ==
         features_of(team, *open_image_set(folder / "rgb.npz"), settings).values);
 }
