@@ -10,7 +10,6 @@
 // An operation and its record are one under a lock, so that their order is the order on disk.
 // Not seen, because the C library makes them without a call that can be replaced: what FILE streams write.
 #include <dirent.h>
-#include <dlfcn.h>
 #include <execinfo.h>
 #include <fcntl.h>
 #include <sys/file.h>
@@ -28,12 +27,9 @@
 #include <string>
 #include <string_view>
 
-namespace {
+#include "next_function.hpp"
 
-template <class Function>
-Function* next(Function*, const char* name) {
-  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
-}
+namespace {
 
 std::recursive_mutex& threads() {
   static std::recursive_mutex mutex;

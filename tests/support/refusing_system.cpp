@@ -2,7 +2,6 @@
 // DITRAIN_TEST_REFUSES names what (mlock, io_uring, huge pages of 2 MiB, o_direct, fdatasync), DITRAIN_TEST_FREE_BYTES
 // is the space of every disk, and once the path DITRAIN_TEST_DISK_BREAKS_AT exists, files without a name can neither be
 // read nor written.
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -14,6 +13,8 @@
 #include <cstdarg>
 #include <cstdlib>
 #include <cstring>
+
+#include "next_function.hpp"
 
 namespace {
 
@@ -27,11 +28,6 @@ bool is_broken(int fd) {
   struct stat file {};
   return path != nullptr && ::fstat(fd, &file) == 0 && S_ISREG(file.st_mode) && file.st_nlink == 0 &&
          ::access(path, F_OK) == 0;
-}
-
-template <class Function>
-Function* next(Function*, const char* name) {
-  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 // rename, symlink, fcntl) whose file has PATH in its path. ACTION is an errno with which the call fails, "stop" (the
 // process stops itself before the call) or "sleep:SECONDS" (the call takes longer). DITRAIN_TEST_TRAP_RANK: only in the
 // process of this MPI rank.
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,6 +14,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+
+#include "next_function.hpp"
 
 namespace {
 
@@ -45,13 +46,8 @@ bool fails(const char* call, const char* path) {
 bool fails(const char* call, int fd) {
   char link[64], path[4096] = {};
   std::snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-  static const auto real = reinterpret_cast<decltype(&readlink)>(dlsym(RTLD_NEXT, "readlink"));
+  static const auto real = next(readlink, "readlink");
   return real(link, path, sizeof path - 1) > 0 && fails(call, path);
-}
-
-template <class Function>
-Function* next(Function*, const char* name) {
-  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
 }
 
 }  // namespace
