@@ -138,9 +138,9 @@ TEST_CASE("ditbench: rows go to the table and to JSON") {
   const TemporaryFolder scratch;
   const std::string json = scratch / "rows.json";
   const Args tiny = sets({"model.hidden_size=32", "model.depth=1", "model.num_heads=2", "model.patch_size=8"});
-  const Result result = require_ok(program(
-      "ditbench",
-      Args{"step", "--model", "custom", "--batch", "1,2", "--threads", "1", "--repeats", "2", "--json", json} + tiny));
+  const Result result = require_ok(
+      program("ditbench",
+              Args{"step", "--model", "custom", "--batch", "1,2", "--threads", "1", "--quick", "--json", json} + tiny));
   CHECK_THAT(result.out, Contains("gemm: ") && Contains("step custom") && Contains("products: own, fused"));
   const auto j = read_json(json);
   CHECK(j.at("threads") == 1);
@@ -168,7 +168,7 @@ TEST_CASE("ditbench: a signal leaves no temporary folder, and the rows of before
   fs::create_directory(scratch / "tmp");
   Process process(
       program("ditbench",
-              Args{"data", "--model", "custom", "--threads", "1", "--repeats", "40", "--json", json} +
+              Args{"data", "--model", "custom", "--threads", "1", "--quick", "--repeats", "40", "--json", json} +
                   sets({"model.hidden_size=32", "model.depth=1", "model.num_heads=2", "model.patch_size=8"})),
       {.environment = {"TMPDIR=" + scratch / "tmp"}});
   REQUIRE(wait_until([&] { return !fs::is_empty(scratch / "tmp") || !process.running(); }));
