@@ -49,7 +49,7 @@ TEST_CASE("command line: print-config can be read again and is what the run fold
 TEST_CASE("command line: dry-run and explain-memory tell the plan and leave nothing behind") {
   const TemporaryFolder scratch;
   const std::string out = scratch / "run";
-  const Result dry = require_ok(tiny_ditrain(out, 100, {"--dry-run", "--ranks", "4"}));
+  const Result dry = require_ok(tiny_ditrain(out, 100, {"--dry-run", "--ranks", "4", "--set", "parallel.threads=1"}));
   for (const char* text : {"memory plan per rank", "parameters", "4 rank(s): 2 sample(s) per rank", "threads:"})
     CHECK_THAT(dry.out, Contains(text));
   REQUIRE_FALSE(fs::exists(out));
@@ -88,9 +88,10 @@ TEST_CASE("command line: dry-run and explain-memory tell the plan and leave noth
 
 TEST_CASE("command line: dry-run and explain-memory work before any data is there") {
   const auto latents = [](const Args& more) {
-    return run(program("ditrain", Args{"--config", std::string(DITRAIN_CONFIG_DIR) + "/dit_xl2.yaml", "--ranks", "4",
-                                       "--set", "model.name=DiT-S/2", "--set", "train.micro_batch=1"} +
-                                      more));
+    return run(
+        program("ditrain", Args{"--config", std::string(DITRAIN_CONFIG_DIR) + "/dit_xl2.yaml", "--ranks", "4", "--set",
+                                "model.name=DiT-S/2", "--set", "train.micro_batch=1", "--set", "parallel.threads=1"} +
+                               more));
   };
   const Result dry = latents({"--dry-run"});
   REQUIRE_EXIT(dry, 0);

@@ -3,9 +3,10 @@
 // DIR a folder of images and scenes one of rasters, scenes_of_level_2a and _1c of a product each, imagenet/train the
 // images again and sd-vae-ft-ema a tiny autoencoder; scripts are there and parse; links and names of files lead
 // somewhere. To keep it short, lines are changed: ditrain gets --set train.steps=2 --set sample.every_steps=0 and few
-// or no images for distances, smaller batches, ditdata images of 64 x 64, ditbench --quick --threads 2 (1 under
-// mpirun), one image per rank and, for comm, a small model, mpirun --oversubscribe. Two hosts are left out where the
-// system allows no namespaces. A tuning file is written and read in the scratch folder.
+// or no images for distances, smaller batches, dry runs one thread whose rates are measured, ditdata images of 64 x 64,
+// ditbench --quick --threads 2 (1 under mpirun), one image per rank and, for comm and quality, a small model, mpirun
+// --oversubscribe. Two hosts are left out where the system allows no namespaces. A tuning file is written and read in
+// the scratch folder.
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
@@ -94,10 +95,13 @@ std::string as_run_here(std::string line) {
     line += std::string(" --set train.steps=2 --set sample.every_steps=0") +
             (line.find("eval.") == line.npos ? " --set eval.fid_every_steps=0"
                                              : " --set eval.fid_samples=8 --set data.num_images=1000");
+  if (line.find(" --dry-run") != line.npos) line += " --set parallel.threads=1";
   if (program_name == "ditbench") line += std::string(" --quick --threads ") + (under_mpirun ? "1" : "2");
   if (program_name == "ditsample" && line.find("--steps") == line.npos) line += " --steps 2";
   replace(line, "--batch 4", "--batch 1");
-  replace(line, " comm --model S", " comm --model custom --set model.hidden_size=32 --set model.num_heads=2");
+  const std::string small = " --set model.hidden_size=32 --set model.num_heads=2";
+  replace(line, " comm --model S", " comm --model custom" + small);
+  if (line.find(" quality ") != line.npos) line += small + " --set model.depth=1 --set train.global_batch=8";
   if (line.find(" tune ") != line.npos) line += " --batch 1";
   return line;
 }
