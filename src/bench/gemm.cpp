@@ -34,11 +34,11 @@ class Operands {
     const Tensor& b = b_[size_t(turn_) % b_.size()];
     const Tensor& c = c_[size_t(turn_) % c_.size()];
     ++turn_;
-    const Held a_held(a_), b_held(b), c_held(c);
-    GemmArgs g = args_of(shape_, types_, a_held.get(), b_held.get(), c_held.get());
+    const Pin<void> a_held(a_), b_held(b), c_held(c);
+    GemmArgs g = args_of(shape_, types_, a_held, b_held, c_held);
     if (!panels_.defined()) return f(g);
-    const Held panels(panels_);
-    g.packed_b = {.panels = static_cast<const float*>(panels.get()), .columns = g.n};
+    const Pin<float> panels(panels_);
+    g.packed_b = {.panels = panels, .columns = g.n};
     f(g);
   }
 
@@ -55,7 +55,7 @@ class Operands {
  private:
   void pack() {
     const Tensor panels({int64_t(kernels::packed_b_bytes(shape_.k, shape_.n, types_.arithmetic) / sizeof(float))});
-    with_next([&](const GemmArgs& g) { kernels::pack_b(g, static_cast<float*>(Held(panels).get())); });
+    with_next([&](const GemmArgs& g) { kernels::pack_b(g, Pin<float>(panels)); });
     panels_ = panels;
   }
 

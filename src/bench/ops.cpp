@@ -90,7 +90,7 @@ class StreamLimit {
   }
   void add(const std::vector<Tensor>& tensors, int role) {
     for (const Tensor& t : tensors) {
-      held_.push_back(std::make_unique<Held>(t));
+      held_.push_back(std::make_unique<Pin<void>>(t));
       arrays_.push_back({static_cast<float*>(held_.back()->get()), int64_t(t.bytes() / sizeof(float)), role});
     }
   }
@@ -106,7 +106,7 @@ class StreamLimit {
     return loop;
   }
 
-  std::vector<std::unique_ptr<Held>> held_;
+  std::vector<std::unique_ptr<Pin<void>>> held_;
   std::vector<Array> arrays_;
   LoopSequence loops_;
 };
@@ -120,7 +120,7 @@ class OperatorArrays {
       if (!p.is_array()) continue;
       const bool of_rows = p.length == kernels::Length::kPerRow, of_columns = p.length == kernels::Length::kPerColumn;
       const Tensor t = random_tensor(ctx, {of_columns ? num_workers : rows, of_rows ? 1 : cols}, 0, 1, p.type);
-      arrays_.push_back({std::make_shared<Held>(t), int64_t(t.bytes()) / t.dim(0), of_columns});
+      arrays_.push_back({std::make_shared<Pin<void>>(t), int64_t(t.bytes()) / t.dim(0), of_columns});
       if (of_rows || of_columns) continue;  // next to nothing
       (p.role == kernels::Role::kIn    ? streams_.reads
        : p.role == kernels::Role::kOut ? streams_.writes
@@ -161,7 +161,7 @@ class OperatorArrays {
 
  private:
   struct Array {
-    std::shared_ptr<Held> held;
+    std::shared_ptr<Pin<void>> held;
     int64_t row_bytes;
     bool per_worker;
     void* at(int64_t row, int worker) const {

@@ -177,10 +177,10 @@ double over_plain_loops(Harness& harness, const std::string& name, int64_t n, co
 std::vector<Comparison> operators(Harness& harness, const PaperBench&) {
   const int64_t n = std::max<int64_t>(int64_t(harness.cold_bytes() / sizeof(float)), 1024);
   ops::Context& ctx = harness.ctx();
-  std::vector<std::unique_ptr<Held>> held;
+  std::vector<std::unique_ptr<Pin<float>>> held;
   const auto array = [&] {
-    held.push_back(std::make_unique<Held>(random_tensor(ctx, {n}, 0, 1)));
-    return static_cast<float*>(held.back()->get());
+    held.push_back(std::make_unique<Pin<float>>(random_tensor(ctx, {n}, 0, 1)));
+    return held.back()->get();
   };
   float *x = array(), *y = array(), *dy = array(), *v = array(), *ema = array();
   const kernels::AdamWStep step = kernels::some_adamw_step();

@@ -41,8 +41,8 @@ class Product {
 
   double seconds(ops::Context& ctx, const GemmBlocking& blocking, double least_s) const {
     kernels::set_gemm_blocking(blocking);
-    const Held a(a_), b(b_), c(c_);
-    const kernels::GemmArgs args = args_of(shape_, types_, a.get(), b.get(), c.get());
+    const Pin<void> a(a_), b(b_), c(c_);
+    const kernels::GemmArgs args = args_of(shape_, types_, a, b, c);
     const double start = now_s();
     int64_t calls = 0;
     for (double t = 0; calls == 0 || t < least_s; t = now_s() - start) ops::gemm(ctx, args), ++calls;
