@@ -7,10 +7,8 @@
 #include <map>
 
 #include "ditrain/base/clock.hpp"
-#include "ditrain/bench/arrays.hpp"
-#include "ditrain/bench/gemm.hpp"
-#include "ditrain/bench/shapes.hpp"
 #include "ditrain/ops/gemm.hpp"
+#include "operands.hpp"
 #include "stop.hpp"
 #include "turns.hpp"
 
@@ -29,31 +27,15 @@ struct BlockingScope {
   ~BlockingScope() { kernels::set_gemm_blocking(before); }
 };
 
-/// A product with its operands.
-class Product {
- public:
-  Product(ops::Context& ctx, const ProductShape& shape, DType precision)
-      : shape_(shape),
-        types_(product_types(shape, precision)),
-        a_(random_tensor(ctx, {shape.m, shape.k}, -0.5f, 0.5f, types_.a)),
-        b_(random_tensor(ctx, {shape.k, shape.n}, -0.5f, 0.5f, types_.b)),
-        c_(random_tensor(ctx, {shape.m, shape.n}, -0.5f, 0.5f, types_.c)) {}
-
-  double seconds(ops::Context& ctx, const GemmBlocking& blocking, double least_s) const {
-    kernels::set_gemm_blocking(blocking);
-    const Pin<void> a(a_), b(b_), c(c_);
-    const kernels::GemmArgs args = args_of(shape_, types_, a, b, c);
-    const double start = now_s();
-    int64_t calls = 0;
+double seconds_of(ops::Context& ctx, Operands& operands, const GemmBlocking& blocking, double least_s) {
+  kernels::set_gemm_blocking(blocking);
+  const double start = now_s();
+  int64_t calls = 0;
+  operands.with_next([&](const kernels::GemmArgs& args) {
     for (double t = 0; calls == 0 || t < least_s; t = now_s() - start) ops::gemm(ctx, args), ++calls;
-    return (now_s() - start) / double(calls);
-  }
-
- private:
-  ProductShape shape_;
-  ProductTypes types_;
-  Tensor a_, b_, c_;
-};
+  });
+  return (now_s() - start) / double(calls);
+}
 
 std::vector<DType> precisions() {
   if (kernels::measure_fma_peak(DType::kBF16, 1e-4) > 0) return {DType::kF32, DType::kBF16};
@@ -71,15 +53,15 @@ Speeds time_candidates(Harness& harness, const TuneBench& bench, const std::vect
   for (const ProductShape& shape : product_shapes(model, bench.batch * kTokens)) {
     if (shape.layer != "up" && shape.layer != "down") continue;
     for (const DType type : precisions()) {
-      const Product product(harness.ctx(), shape, type);
-      product.seconds(harness.ctx(), candidates.front(), 0);  // pays for page faults
+      Operands operands(harness.ctx(), shape, product_types(shape, type));
+      seconds_of(harness.ctx(), operands, candidates.front(), 0);  // pays for page faults
       std::vector<std::vector<double>> ratios(candidates.size());
       for (int64_t round = 0; round < rounds; ++round) {
         std::vector<double> seconds(candidates.size());
         for (size_t i = 0; i < candidates.size(); ++i) {
           const size_t at = round % 2 == 0 ? i : candidates.size() - 1 - i;
           check_stop();
-          seconds[at] = product.seconds(harness.ctx(), candidates[at], harness.effort().repeat_s);
+          seconds[at] = seconds_of(harness.ctx(), operands, candidates[at], harness.effort().repeat_s);
         }
         for (size_t i = 0; i < candidates.size(); ++i) ratios[i].push_back(seconds[0] / seconds[i]);
       }
