@@ -124,7 +124,7 @@ config::CommandLine make_command_line(const std::vector<config::Command>& benche
       "writes\n"
       "  comm        sums of gradients over ranks by size, flat (MPI) and hierarchical (memory of the node): "
       "mpirun -np 2 ditbench comm; with --model: whole steps without communication, with it, without overlap "
-      "(--batch: images per rank; --set dist.simulate_link=...), and what watchdog, trace and checksum cost\n"
+      "(--batch: images per rank; --set dist.simulate_link=...)\n"
       "  memory      bandwidth and latency of each tier; steps with memory.automem off, paper and planned in "
       "turn, in fast tiers of several sizes (--set memory.simulate_bulk=... for a slower bulk tier, --set "
       "memory.disk_gib=N for the disk); --matrix: each domain of cores x each memory node\n"

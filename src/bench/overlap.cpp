@@ -7,20 +7,14 @@
 #include <map>
 #include <optional>
 
-#include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/bench/step.hpp"
 #include "ditrain/plan/memory_check.hpp"
-#include "ditrain/train/replicas.hpp"
-#include "ditrain/train/trace.hpp"
 #include "ditrain/train/train_step.hpp"
 #include "turns.hpp"
 
 namespace ditrain::bench {
 namespace {
-
-constexpr double kWatchdog_s = 3600;
-constexpr int64_t kVerifyEvery = 100;
 
 /// Cores that no worker has.
 std::vector<int> free_pus(const plan::Placement& p) {
@@ -42,8 +36,7 @@ class Meter {
         plan_(plan_of(config_of(comm.world_size()), comm)),
         config_(plan_.config),
         model_(config_.model),
-        batch_(random_batch(config_.model, bench.batch)),
-        trace_(true, comm.rank()) {
+        batch_(random_batch(config_.model, bench.batch)) {
     harness.apply(config_);
     memory_.emplace(comm, size_t(model_.parameters().arena_size()) * sizeof(float));
     allocate_weights(model_, config_.train.precision,
@@ -54,12 +47,7 @@ class Meter {
     contenders_ = {{"none", [this] { none_->run(batch_, progress_); }}};
     add("engine", *engine_, [this] { engine_->run(batch_, progress_); });
     add("at the end", *engine_, [this] { step_at_the_end(); });
-    add("guarded", *engine_, [this] { step_guarded(); });
-    contenders_.push_back({"checksum", [this] { compare(); }});
     if (!config_.dist.simulate_link) add_passing();
-    trace_.watch(engine_->tape());
-    trace_.start(comm);
-    trace_.set_enabled(false);
   }
 
   void measure() {
@@ -123,22 +111,6 @@ class Meter {
     engine_->sync().set_overlap(true);
   }
 
-  void step_guarded() {
-    const dist::TimeoutScope watchdog(comm_, kWatchdog_s);
-    trace_.set_enabled(true);
-    const double start = now_s();
-    const train::StepResult result = engine_->run(batch_, progress_);
-    trace_.add_step(progress_.step, start, result.log.spans, engine_->sync().communication().buckets);
-    trace_.set_enabled(false);
-  }
-
-  /// The ranks have drifted apart (none): sums are made and sent as in a run, but they are not held against each other.
-  void compare() {
-    std::vector<dist::Replica> replicas = train::replicas_of(config_, model_.parameters(), harness_.ctx());
-    for (dist::Replica& r : replicas) r.checksum = 0;
-    dist::compare_replicas(comm_, replicas, "bench");
-  }
-
   void note_ratio(const std::string& other) {
     harness_.note(fmt::format("engine / {}: {:.3f} x the time", other, contender("engine").ratio_to(contender(other))));
   }
@@ -152,11 +124,9 @@ class Meter {
     row.details = {{"ranks", int64_t(comm_.world_size())},
                    {"batch", bench_.batch},
                    {"way", c.name, false},
-                   {"link_gbit_s", config_.dist.simulate_link ? config_.dist.simulate_link->gbit_s : 0.0, false}};
-    const Contender& against = contender(c.name == "guarded" ? "engine" : "none");
-    if (c.name != "checksum") row.details.push_back({"step_ratio", c.ratio_to(against)});
+                   {"link_gbit_s", config_.dist.simulate_link ? config_.dist.simulate_link->gbit_s : 0.0, false},
+                   {"step_ratio", c.ratio_to(contender("none"))}};
     if (const auto told = told_.find(c.name); told != told_.end()) add_sums(c, told->second, row);
-    if (c.name == "guarded") row.details.push_back({"guards_share", guards_share(c)});
     return row;
   }
 
@@ -165,13 +135,6 @@ class Meter {
     row.details.push_back({"communication_s", of_median.communication_s});
     row.details.push_back({"exposed_s", of_median.exposed_s});
     row.details.push_back({"overlap_efficiency", 1 - of_median.exposed_s / of_median.communication_s});
-  }
-
-  double guards_share(const Contender& guarded) const {
-    const int64_t every = config_.dist.verify_every > 0 ? config_.dist.verify_every : kVerifyEvery;
-    const Contender& engine = contender("engine");
-    return guarded.ratio_to(engine) - 1 +
-           quantile(contender("checksum").seconds, 0.5) / double(every) / quantile(engine.seconds, 0.5);
   }
 
   Harness& harness_;
@@ -184,7 +147,6 @@ class Meter {
   nn::Model model_;
   dataset::Batch batch_;
   std::unique_ptr<train::TrainStep> none_, engine_, passing_;
-  train::Trace trace_;
   train::Progress progress_;
   std::vector<Contender> contenders_;
   std::map<std::string, std::vector<dist::StepOutcome>> told_;  // by contender, of the turns that count

@@ -23,12 +23,9 @@ struct OverlapBench {
 ///   engine      as in training: all-reduce during backward
 ///   at the end  dist.overlap: false
 ///   no engine   dist.engine: false (without a simulated link)
-///   guarded     as engine, with a watchdog and a trace
-///   checksum    one comparison of the replicas
-/// Details   ranks, batch (per rank), step_ratio: median over the rounds of the row's time / the time of none (guarded:
-///           of engine); communication_s and exposed_s of the median step on rank 0, overlap_efficiency = 1 - exposed /
-///           communication; guarded: guards_share, the share of a step that watchdog, trace and one checksum per
-///           dist.verify_every steps (0: every 100) add
+/// Details   ranks, batch (per rank), step_ratio: median over the rounds of the row's time / the time of none;
+///           communication_s and exposed_s of the median step on rank 0, overlap_efficiency = 1 - exposed /
+///           communication
 /// Cores that --threads leaves free are used for communication.
 /// Errors:   InputError for a single rank, for dp_tp, for sums that need an engine (dist.shard_optimizer,
 ///           dist.reproducible), and as bench_steps

@@ -35,8 +35,6 @@ class Trace {
   /// Adds a step that ends now: its phases, and the all-reduces of its buckets.
   void add_step(int64_t step, double start_s, const std::vector<PhaseSpan>& phases,
                 const std::vector<dist::ReductionOutcome>& sums);
-  /// Pauses (false) or resumes (true) the recording.
-  void set_enabled(bool enabled) { enabled_ = enabled; }
   /// Records forward and backward of every node. If clusters pass a node on their own, the first cluster's times count.
   void watch(autograd::Tape& tape);
   /// Rank 0 writes the events of all ranks, for each rank the first ones that fit its share of 1 GiB. Collective.
