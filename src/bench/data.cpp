@@ -3,10 +3,7 @@
 #include "ditrain/bench/data.hpp"
 
 #include <fmt/format.h>
-#include <jpeglib.h>
 
-#include <cstddef>
-#include <cstdlib>
 #include <filesystem>
 
 #include "ditrain/base/clock.hpp"
@@ -14,6 +11,7 @@
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/files/files.hpp"
+#include "ditrain/images/image.hpp"
 #include "ditrain/platform/affinity.hpp"
 #include "ditrain/weights/safetensors.hpp"
 #include "stop.hpp"
@@ -37,35 +35,10 @@ std::string write_tiles(const std::string& folder, int64_t n, int64_t side) {
   return folder;
 }
 
-// RGB, row by row, with libjpeg's defaults (4:2:0).
-std::string encode_jpeg(std::vector<uint8_t>& rgb, int64_t width, int64_t height) {
-  jpeg_compress_struct jpeg{};
-  jpeg_error_mgr errors{};
-  jpeg.err = jpeg_std_error(&errors);
-  jpeg_create_compress(&jpeg);
-  unsigned char* bytes = nullptr;
-  unsigned long size = 0;
-  jpeg_mem_dest(&jpeg, &bytes, &size);
-  jpeg.image_width = JDIMENSION(width), jpeg.image_height = JDIMENSION(height);
-  jpeg.input_components = 3, jpeg.in_color_space = JCS_RGB;
-  jpeg_set_defaults(&jpeg);
-  jpeg_set_quality(&jpeg, kQuality, TRUE);
-  jpeg_start_compress(&jpeg, TRUE);
-  while (jpeg.next_scanline < jpeg.image_height) {
-    JSAMPROW row = rgb.data() + size_t(jpeg.next_scanline) * size_t(3 * width);
-    jpeg_write_scanlines(&jpeg, &row, 1);
-  }
-  jpeg_finish_compress(&jpeg);
-  const std::string file(reinterpret_cast<char*>(bytes), size);
-  jpeg_destroy_compress(&jpeg);
-  std::free(bytes);
-  return file;
-}
-
 // Slow waves with grain.
 std::string write_photos(const std::string& folder, int64_t n, int64_t width, int64_t height) {
   std::filesystem::create_directory(folder);
-  std::vector<uint8_t> rgb(size_t(3 * width * height));
+  images::ImageU8 image{width, height, 3, std::vector<uint8_t>(size_t(3 * width * height))};
   for (int64_t i = 0; i < n; ++i) {
     check_stop();
     const RandomKey key(0, Stream::kTest, uint64_t(i));
@@ -73,9 +46,9 @@ std::string write_photos(const std::string& folder, int64_t n, int64_t width, in
       for (int64_t c = 0; c < 3; ++c) {
         const double x = double(p % width) * double(c + 1), y = double(p / width + 40 * i);
         const double wave = 60 * std::sin(x / 70) * std::cos(y / 50) + 20 * std::sin((x + y) / 9);
-        rgb[size_t(3 * p + c)] = uint8_t(110 + wave + double(key.below(uint64_t(p), 40)));
+        image.pixels[size_t(3 * p + c)] = uint8_t(110 + wave + double(key.below(uint64_t(p), 40)));
       }
-    files::write_file_atomically(fmt::format("{}/{:05}.jpg", folder, i), encode_jpeg(rgb, width, height));
+    files::write_file_atomically(fmt::format("{}/{:05}.jpg", folder, i), images::encode_jpeg(image, kQuality));
   }
   return folder;
 }

@@ -10,6 +10,7 @@
 #include <csetjmp>
 #include <cstddef>  // jpeglib.h uses size_t and FILE without including them
 #include <cstdio>
+#include <cstdlib>
 // clang-format off: its numbers depend on what jpeglib.h says
 #include <jerror.h>
 // clang-format on
@@ -124,7 +125,46 @@ class Decoder {
   ErrorManager errors_{};
 };
 
+// Whether it worked; `*bytes` is the caller's to free in any case.
+bool compress(const ImageU8& image, int quality, ErrorManager& errors, unsigned char** bytes, unsigned long* size) {
+  jpeg_compress_struct jpeg;
+  jpeg.err = jpeg_std_error(&errors.base);
+  errors.base.error_exit = leave_with_error;
+  if (setjmp(errors.leave) != 0) {
+    jpeg_destroy_compress(&jpeg);
+    return false;
+  }
+  jpeg_create_compress(&jpeg);
+  jpeg_mem_dest(&jpeg, bytes, size);
+  jpeg.image_width = JDIMENSION(image.width), jpeg.image_height = JDIMENSION(image.height);
+  jpeg.input_components = int(image.channels);
+  jpeg.in_color_space = image.channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
+  jpeg_set_defaults(&jpeg);
+  jpeg_set_quality(&jpeg, quality, TRUE);
+  jpeg_start_compress(&jpeg, TRUE);
+  while (jpeg.next_scanline < jpeg.image_height) {
+    JSAMPROW row =
+        const_cast<JSAMPROW>(image.pixels.data() + size_t(jpeg.next_scanline) * image.width * image.channels);
+    jpeg_write_scanlines(&jpeg, &row, 1);
+  }
+  jpeg_finish_compress(&jpeg);
+  jpeg_destroy_compress(&jpeg);
+  return true;
+}
+
 }  // namespace
+
+std::string encode_jpeg(const ImageU8& image, int quality) {
+  ErrorManager errors{};
+  unsigned char* bytes = nullptr;
+  unsigned long size = 0;
+  const bool worked = compress(image, quality, errors, &bytes, &size);
+  const std::string jpeg(reinterpret_cast<const char*>(bytes), worked ? size : 0);
+  std::free(bytes);
+  if (!worked)
+    throw RunError({.where = "images", .what = "the image cannot be encoded as JPEG", .got = errors.message});
+  return jpeg;
+}
 
 ImageU8 decode_jpeg(const std::string& path, std::string_view file, const JpegMarkers& markers) {
   std::string ended;  // with the marker that is missing

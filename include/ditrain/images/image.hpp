@@ -1,5 +1,5 @@
-// 8-bit images: reading (JPEG, PNG, BMP), the centre crop of the reference's data pipeline, PNG and grids for samples.
-// Multi-band rasters are not images in this sense and have readers of their own.
+// 8-bit images: reading (JPEG, PNG, BMP), the centre crop of the reference's data pipeline, JPEG, PNG and grids for
+// samples. Multi-band rasters are not images in this sense and have readers of their own.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -48,6 +48,11 @@ ImageU8 center_crop_adm(const ImageU8& image, int64_t size_h, int64_t size_w);
 /// Writes a grey (1 channel) or RGB (3) PNG through write_file_atomically.
 /// Errors:   RunError: over kMaxImagePixels, disk full, ...
 void write_png(const std::string& path, const ImageU8& image);
+
+/// A grey (1 channel) or RGB (3) image as the bytes of a JPEG, with libjpeg's defaults (RGB: chroma at half the
+/// resolution). quality: 1 to 100.
+/// Errors:   RunError with libjpeg's message
+std::string encode_jpeg(const ImageU8& image, int quality);
 
 /// Images of one size in rows of `columns`, `pad` black pixels between and around them. At least one image; of many the
 /// first ones, in as many columns and rows as kMaxImagePixels has room for.
