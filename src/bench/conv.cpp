@@ -9,6 +9,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/bench/arrays.hpp"
 #include "ditrain/bench/step.hpp"
+#include "ditrain/kernels/random.hpp"
 #include "ditrain/nn/autoencoder.hpp"
 #include "ditrain/nn/inception.hpp"
 #include "ditrain/platform/limits.hpp"
@@ -64,26 +65,8 @@ std::vector<ConvShape> inception_shapes() {
       inception(8, 384, 384, short_row),  inception(8, 2048, 320, one)};
 }
 
-bool counts(const Row& row) {
-  const auto at_least = [&](const char* name) {
-    return std::any_of(row.details.begin(), row.details.end(),
-                       [&](const Field& f) { return f.name == name && std::get<int64_t>(f.value) >= 128; });
-  };
-  const bool three = std::any_of(row.details.begin(), row.details.end(), [](const Field& f) {
-    return f.name == "kernel" && std::get<std::string>(f.value) == "3x3";
-  });
-  return three && at_least("channels") && at_least("outputs");
-}
-
-void add_means(Harness& harness, const std::string& dtype) {
-  std::vector<const Row*> all, counted;
-  for (const Row& row : harness.report().rows) {
-    if (row.dtype != dtype) continue;
-    all.push_back(&row);
-    if (counts(row)) counted.push_back(&row);
-  }
-  harness.note(mean_share(counted, "3x3 kernels and >= 128 channels"));
-  harness.note(mean_ratios(all));
+bool counts_in_mean(const ConvShape& shape) {
+  return shape.conv.kernel_h == 3 && shape.conv.kernel_w == 3 && shape.channels >= 128 && shape.outputs >= 128;
 }
 
 std::unique_ptr<Peer> load_rival(Harness& harness) {
@@ -96,10 +79,9 @@ std::vector<float> some_weights(const std::string& name, const Shape& shape) {
   const bool norm = shape.size() == 1 && !name.ends_with("bias");
   const double deviation = std::sqrt(3.0 * double(shape[0]) / double(num_elements(shape)));
   std::vector<float> values(size_t(num_elements(shape)));
-  uint32_t state = 1;
+  kernels::fill_uniform(RandomKey(0, Stream::kTest, 0), 0, values.data(), int64_t(values.size()));
   for (float& x : values) {
-    state = state * 1664525u + 1013904223u;
-    const double unit = double(state >> 8) * 0x1p-23 - 1;
+    const double unit = 2 * double(x) - 1;
     x = float(norm ? 1.0 : shape.size() == 1 ? 0.1 * unit : deviation * unit);
   }
   return values;
@@ -194,9 +176,20 @@ std::vector<ConvShape> conv_shapes() {
 
 void bench_conv(Harness& harness, const ConvBench& bench) {
   const std::unique_ptr<Peer> peer = bench.peers ? load_rival(harness) : nullptr;
+  const std::vector<ConvShape> shapes = conv_shapes();
+  const size_t first = harness.rows().size();
   for (const DType type : bench.precisions)
-    for (const ConvShape& shape : conv_shapes()) harness.add(measure_conv(harness, shape, type, peer.get()));
-  for (const DType type : bench.precisions) add_means(harness, dtype_name(type));
+    for (const ConvShape& shape : shapes) harness.add(measure_conv(harness, shape, type, peer.get()));
+  const Report& report = harness.report();
+  for (size_t i = 0; i < bench.precisions.size(); ++i) {
+    std::vector<const Row*> all, counted;
+    for (size_t j = 0; j < shapes.size(); ++j) {
+      all.push_back(&report.rows[first + i * shapes.size() + j]);
+      if (counts_in_mean(shapes[j])) counted.push_back(all.back());
+    }
+    harness.note(mean_share(counted, "3x3 kernels and >= 128 channels"));
+    harness.note(mean_ratios(all));
+  }
 }
 
 void bench_inception(Harness& harness, const InceptionBench& bench) {

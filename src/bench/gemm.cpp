@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "ditrain/base/error.hpp"
 #include "ditrain/bench/step.hpp"
 #include "ditrain/ops/gemm.hpp"
@@ -37,27 +35,27 @@ void add_rivals(Work& work, Operands& operands, const Peers& peers) {
 }
 
 constexpr const char* kPackedBefore = "packed before";
-bool is_packed_before(const Row& row) {
-  return std::any_of(row.details.begin(), row.details.end(), [](const Field& f) { return f.name == "b"; });
+
+/// Numbers of the rows of one precision, by the mean that they are part of.
+struct RowsOfMeans {
+  std::vector<size_t> large = {}, skinny = {}, packed = {};
+};
+
+std::vector<const Row*> rows_of(const Report& report, const std::vector<size_t>& numbers) {
+  std::vector<const Row*> rows;
+  for (const size_t n : numbers) rows.push_back(&report.rows[n]);
+  return rows;
 }
 
-bool counts_in_mean(const Row& row) {
-  for (const Field& f : row.details)
-    if (const auto* size = std::get_if<int64_t>(&f.value); size != nullptr && *size < 256) return false;
-  return true;
-}
-
-void add_means(Harness& harness, const std::string& dtype) {
-  std::vector<const Row*> large, skinny, packed;
-  for (const Row& row : harness.report().rows)
-    if (row.dtype == dtype) (is_packed_before(row) ? packed : counts_in_mean(row) ? large : skinny).push_back(&row);
+void add_means(Harness& harness, const RowsOfMeans& numbers) {
+  const Report& report = harness.report();
+  const std::vector<const Row*> large = rows_of(report, numbers.large), skinny = rows_of(report, numbers.skinny);
   harness.note(mean_share(large, "m, n, k >= 256"));
   harness.note(mean_ratios(large));
-  if (skinny.empty()) return;
   const Row& worst = worst_of(skinny);
-  harness.note(fmt::format("worst row in {} that memory limits: {:.1f} % of its loop, {}", dtype, 100 * worst.share,
-                           worst.name));
-  harness.note(mean_share(packed, std::string("B ") + kPackedBefore));
+  harness.note(fmt::format("worst row in {} that memory limits: {:.1f} % of its loop, {}", worst.dtype,
+                           100 * worst.share, worst.name));
+  harness.note(mean_share(rows_of(report, numbers.packed), std::string("B ") + kPackedBefore));
 }
 
 }  // namespace
@@ -101,14 +99,19 @@ std::vector<ModelShape> model_shapes(const std::string& model) {
 void bench_gemm(Harness& harness, const GemmBench& bench) {
   const std::vector<ModelShape> models = model_shapes(bench.model);
   const Peers peers = bench.peers ? load_peers(harness) : Peers();
-  for (const DType precision : bench.precisions)
+  std::vector<RowsOfMeans> numbers;
+  for (const DType precision : bench.precisions) {
+    RowsOfMeans& n = numbers.emplace_back();
     for (const ModelShape& model : models)
       for (const ProductShape& shape : product_shapes(model, bench.batch * kTokens)) {
+        (shape.skinny() ? n.skinny : n.large).push_back(harness.rows().size());
         harness.add(measure_product(harness, shape, precision, peers));
-        if (!shape.skinny() && !shape.accumulates())
-          harness.add(measure_product(harness, shape, precision, {}, PackingOfB::kBefore));
+        if (shape.skinny() || shape.accumulates()) continue;
+        n.packed.push_back(harness.rows().size());
+        harness.add(measure_product(harness, shape, precision, {}, PackingOfB::kBefore));
       }
-  for (const DType precision : bench.precisions) add_means(harness, dtype_name(precision));  // with the highest peaks
+  }
+  for (const RowsOfMeans& n : numbers) add_means(harness, n);  // with the highest peaks
 }
 
 }  // namespace ditrain::bench

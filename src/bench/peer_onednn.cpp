@@ -8,6 +8,7 @@
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/kernels/random.hpp"
 #include "peer_library.hpp"
 
 namespace ditrain::bench {
@@ -172,11 +173,10 @@ class OneDnn final : public Peer {
   memory filled(const memory::desc& layout, DType type) const {
     memory array(layout, engine_);
     void* const data = array.get_data_handle();
-    const int64_t n = int64_t(layout.get_size() / dtype_bytes(type));
-    uint32_t state = 1;
-    for (int64_t i = 0; i < n; ++i) {
-      state = state * 1664525u + 1013904223u;
-      const float x = float(state >> 8) * 0x1p-24f - 0.5f;
+    std::vector<float> values(layout.get_size() / dtype_bytes(type));
+    kernels::fill_uniform(RandomKey(0, Stream::kTest, 0), 0, values.data(), int64_t(values.size()));
+    for (size_t i = 0; i < values.size(); ++i) {
+      const float x = values[i] - 0.5f;
       type == DType::kF32 ? void(static_cast<float*>(data)[i] = x) : void(static_cast<BFloat16*>(data)[i] = to_bf16(x));
     }
     return array;
