@@ -86,10 +86,9 @@ Row measure_product(Harness& harness, const ProductShape& shape, DType precision
   return harness.measure(work);
 }
 
-std::vector<ModelShape> model_shapes(const std::string& model) {
-  if (model.empty()) return {std::begin(kModelShapes), std::end(kModelShapes)};
+const ModelShape& model_shape(const std::string& model) {
   for (const ModelShape& shape : kModelShapes)
-    if (model_name(model) == std::string("DiT-") + shape.name + "/2") return {shape};
+    if (model_name(model) == std::string("DiT-") + shape.name + "/2") return shape;
   throw InputError({.where = "command line",
                     .what = "no table of products for this model",
                     .got = "'" + model + "'",
@@ -97,7 +96,8 @@ std::vector<ModelShape> model_shapes(const std::string& model) {
 }
 
 void bench_gemm(Harness& harness, const GemmBench& bench) {
-  const std::vector<ModelShape> models = model_shapes(bench.model);
+  std::vector<ModelShape> models(std::begin(kModelShapes), std::end(kModelShapes));
+  if (!bench.model.empty()) models = {model_shape(bench.model)};
   const Peers peers = bench.peers ? load_peers(harness) : Peers();
   std::vector<RowsOfMeans> numbers;
   for (const DType precision : bench.precisions) {

@@ -287,7 +287,7 @@ void attention_rows(Harness& harness, const OpsBench& bench, DType precision, in
 
 void bench_ops(Harness& harness, const OpsBench& bench) {
   for (const DType precision : bench.precisions) {
-    ElementwiseRows(harness, model_shapes(bench.model).front(), precision).add_all();
+    ElementwiseRows(harness, model_shape(bench.model), precision).add_all();
     for (const int64_t T : bench.tokens)
       for (const int64_t D : {64, 72}) attention_rows(harness, bench, precision, T, D);
   }

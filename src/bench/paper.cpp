@@ -47,20 +47,11 @@ double detail(const Row* row, const std::string& name) {
   return kNone;
 }
 
-/// The shape of the bench's model, and its letter ("S").
-const ModelShape& shape_of(const PaperBench& bench) {
-  const std::string wanted = model_name(bench.model);
-  for (const ModelShape& shape : kModelShapes)
-    if (wanted == fmt::format("DiT-{}/2", shape.name)) return shape;
-  throw InputError({.where = "ditbench",
-                    .what = "paper compares the models of the paper",
-                    .got = bench.model,
-                    .expected = "S, B, L or XL"});
-}
-
 /// A number of the paper for each of its models, S to XL; NaN: out of memory there.
 using OfModels = double[4];
-double of_model(const OfModels& numbers, const PaperBench& bench) { return numbers[&shape_of(bench) - kModelShapes]; }
+double of_model(const OfModels& numbers, const PaperBench& bench) {
+  return numbers[&model_shape(bench.model) - kModelShapes];
+}
 
 // ---- Table 2
 
@@ -93,7 +84,7 @@ ProductSeconds product_seconds(Harness& harness, const PaperBench& bench) {
   const Peers peers = load_peers(harness);
   ProductSeconds sum;
   for (const auto& peer : peers) sum.libraries.emplace_back(peer->name(), 0);
-  const ModelShape& model = shape_of(bench);
+  const ModelShape& model = model_shape(bench.model);
   for (const ProductShape& shape : product_shapes(model, bench.batch * kTokens)) {
     const Row row = measure_product(harness, shape, DType::kF32, peers);
     harness.add(row);
@@ -456,11 +447,11 @@ std::string paper_bars_svg(const std::string& title, const std::vector<Compariso
 
 void bench_paper(Harness& harness, const PaperBench& bench) {
   check_only(bench.only);
-  shape_of(bench);
+  const ModelShape& model = model_shape(bench.model);
   if (!bench.out.empty()) files::make_output_folder(bench.out);
   std::string page =
       fmt::format("# The paper's experiments on this machine\n\n{}, {} thread(s), DiT-{}/2, {} images per step, f32\n",
-                  platform::cpu_model_name(), harness.num_threads(), shape_of(bench).name, bench.batch);
+                  platform::cpu_model_name(), harness.num_threads(), model.name, bench.batch);
   const std::vector<const Experiment*> wanted = wanted_experiments(bench.only);
   step_config({.model = bench.model, .sets = bench.sets}, bench.batch);  // bad keys and files: before all measurements
   if (bench.platform != PaperBench{}.platform &&

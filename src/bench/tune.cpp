@@ -49,7 +49,7 @@ using Speeds = std::vector<std::map<DType, std::vector<double>>>;
 Speeds time_candidates(Harness& harness, const TuneBench& bench, const std::vector<GemmBlocking>& candidates,
                        int64_t rounds) {
   Speeds speeds(candidates.size());
-  const ModelShape model = model_shapes(bench.model).front();
+  const ModelShape& model = model_shape(bench.model);
   for (const ProductShape& shape : product_shapes(model, bench.batch * kTokens)) {
     if (shape.layer != "up" && shape.layer != "down") continue;
     for (const DType type : precisions()) {

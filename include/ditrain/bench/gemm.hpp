@@ -38,7 +38,7 @@ Row measure_product(Harness& harness, const ProductShape& shape, DType precision
 /// Errors:   InputError for an unknown model
 void bench_gemm(Harness& harness, const GemmBench& bench);
 
-/// The shapes of one model, or of all if `model` is empty. Errors: InputError for an unknown one
-std::vector<ModelShape> model_shapes(const std::string& model);
+/// The one of kModelShapes that is called so: "S" or "DiT-S/2". Errors: InputError for an unknown one
+const ModelShape& model_shape(const std::string& model);
 
 }  // namespace ditrain::bench
