@@ -135,11 +135,10 @@ memory_part() {
   ditbench memory --model B --batch 8 --fast 0.4 --set "$slow" --set train.on_non_finite=skip
 }
 
-# The 12.8 GiB of tensors of XL/2, those that are not in use on the disk of the temporary folder; pages of each size.
+# The 12.8 GiB of tensors of XL/2, those that are not in use on the disk of the temporary folder.
 disk_part() {
   local on_disk=(--set memory.bulk_gib=0 --set memory.disk_gib=14 --set "memory.disk_path=${TMPDIR:-/tmp}")
   ditbench memory --model XL --batch 8 --repeats 3 --fast 0.5,0.33 "${on_disk[@]}"
-  ditbench memory --model XL --fast none
 }
 
 # What `auto` recomputes with a limit halfway between the memory of its neighbours, in turns with them.

@@ -140,7 +140,6 @@ void bench_memory(Harness& harness, const MemoryBench& bench) {
   const std::string disk = config.memory.disk_path.empty() ? folder.path() : config.memory.disk_path;
   // A folder that is not on a disk is refused before anything is measured.
   memory::make_disk({.bytes = memory::kBlock, .folder = disk});
-  bench_pages(harness, config.model, bench.batch);
   bench_tiers(harness, config.memory, plan::place_of(harness.placement(), 1), disk);
 
   if (bench.fast_shares.empty()) return;

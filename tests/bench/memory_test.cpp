@@ -29,33 +29,26 @@ TEST_CASE("memory: tiers and strategies, with the fields of the contract") {
   bench.sets.push_back("memory.disk_gib=1");
   bench_memory(harness, bench);
   const auto rows = nlohmann::json::parse(to_json(harness.report())).at("rows");
-  REQUIRE(rows.size() == 6 + 6 + 3);
+  REQUIRE(rows.size() == 6 + 3);
   for (const auto& row : rows) CHECK(row.at("median_s").get<double>() > 0);
-  const char* pages[] = {"plain", "transparent", "explicit"};
-  for (size_t i = 0; i < 6; ++i) {
-    const std::string had = rows[i].at("pages");
-    CHECK((had == pages[i % 3] || had == std::string("not ") + pages[i % 3]));
-    CHECK(rows[i].at("speed_to_plain").get<double>() > 0);
-    if (i % 3 == 0) CHECK(rows[i].at("speed_to_plain") == 1);
-  }
   const char* tiers[] = {"read from fast", "write to fast", "out to bulk",
                          "in from bulk",   "out to disk",   "in from disk"};
-  for (size_t i = 6; i < 12; ++i) {
-    CHECK(rows[i].at("name") == tiers[i - 6]);
+  for (size_t i = 0; i < 6; ++i) {
+    CHECK(rows[i].at("name") == tiers[i]);
     CHECK(rows[i].at("gb_s").get<double>() > 0);
-    if (i != 7) CHECK(rows[i].at("latency_s").get<double>() > 0);
+    if (i != 1) CHECK(rows[i].at("latency_s").get<double>() > 0);
   }
   const char* strategies[] = {"off", "paper", "planned"};
-  for (size_t i = 12; i < 15; ++i) {
+  for (size_t i = 6; i < 9; ++i) {
     CAPTURE(rows[i].dump());
-    CHECK(rows[i].at("automem") == strategies[i - 12]);
+    CHECK(rows[i].at("automem") == strategies[i - 6]);
     CHECK(rows[i].at("step_ratio").get<double>() > 0);
-    CHECK(rows[i].at("fast_share") == (i == 12 ? 1.0 : 0.6));
+    CHECK(rows[i].at("fast_share") == (i == 6 ? 1.0 : 0.6));
     for (const char* name : {"allocations", "mappings"}) CHECK(rows[i].at(name).get<double>() >= 0);
     CHECK(rows[i].at("page_faults").get<double>() >= 0);
-    if (i == 12) continue;
+    if (i == 6) continue;
     CHECK(rows[i].at("fast_peak_bytes").get<double>() <= rows[i].at("fast_gib").get<double>() * 0x1p30);
-    CHECK(rows[i].at("fast_peak_bytes") < rows[12].at("fast_peak_bytes"));
+    CHECK(rows[i].at("fast_peak_bytes") < rows[6].at("fast_peak_bytes"));
     CHECK(rows[i].at("stall_share").get<double>() >= 0);
     CHECK(rows[i].at("stall_share").get<double>() <= 1);
     CHECK(rows[i].at("predicted_s").get<double>() > 0);
@@ -89,10 +82,10 @@ TEST_CASE("memory: a fast tier that is too small for any node is refused") {
   CHECK_THROWS_WITH(bench_memory(harness, bench), Catch::Contains("the fast tier is too small for"));
 }
 
-TEST_CASE("memory: without a fast tier to train in there are rows of pages and tiers alone") {
+TEST_CASE("memory: without a fast tier to train in there are rows of tiers alone") {
   Harness harness(1, Effort::quick());
   MemoryBench bench = tiny();
   bench.fast_shares = {};
   bench_memory(harness, bench);
-  CHECK(harness.report().rows.size() == 6 + 6);
+  CHECK(harness.report().rows.size() == 6);
 }

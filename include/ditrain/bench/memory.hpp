@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "ditrain/bench/harness.hpp"
-#include "ditrain/nn/model_config.hpp"
 
 namespace ditrain::bench {
 
@@ -19,11 +18,6 @@ struct MemoryBench {
   bool once = false;                              ///< one step per row
 };
 
-/// Times the first layer of the model's MLP, and AdamW over the weights of two of its blocks, on plain, transparent and
-/// explicit huge pages in turns.
-/// Details   pages (the kind that the system granted), speed_to_plain (median of the ratios in the same round)
-void bench_pages(Harness& harness, const nn::ModelConfig& model, int64_t batch);
-
 /// Measures each tier on the memory nodes where a run at `place` has it: reads and writes of the team in the fast tier
 /// (GB/s; latency_s of a load that depends on the previous one), and copies between it and each slow tier (GB/s of
 /// large copies, latency_s of one block). Notes list the pages and the nodes of each tier.
@@ -31,8 +25,8 @@ void bench_pages(Harness& harness, const nn::ModelConfig& model, int64_t batch);
 void bench_tiers(Harness& harness, const config::MemoryConfig& config, const plan::RankPlace& place,
                  const std::string& disk_folder);
 
-/// Runs bench_pages and bench_tiers, then times steps with memory.automem off, paper and planned in turn, for each
-/// capacity of the fast tier.
+/// Runs bench_tiers, then times steps with memory.automem off, paper and planned in turn, for each capacity of the fast
+/// tier.
 /// Details   automem, fast_gib, fast_share, step_ratio (median of seconds / those of off in the same round),
 ///           stall_share (time in which any cluster waits for tensors / step), fast_peak_bytes (the most bytes in the
 ///           fast tier at one time, counted by its allocators; off: all tensors), allocations (of tensors),
