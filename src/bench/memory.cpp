@@ -12,7 +12,6 @@
 #include "ditrain/base/text.hpp"
 #include "ditrain/bench/step.hpp"
 #include "ditrain/plan/automem_plan.hpp"
-#include "ditrain/platform/pages.hpp"
 #include "ditrain/train/train_step.hpp"
 #include "own_keys.hpp"
 #include "stop.hpp"
@@ -56,16 +55,10 @@ class Training {
   void step(bool counts) {
     const automem::ResidencyTotals before = automem_ ? automem_->totals() : automem::ResidencyTotals{};
     const memory::TierTotals copied = automem_ ? automem_->copies() : memory::TierTotals{};
-    const size_t allocated = memory::system_memory().allocations();
-    const platform::PageEvents pages = platform::page_events();
     const double start = now_s();
     step_->run(batch_, progress_);
     if (!counts) return;
     seconds_.push_back(now_s() - start);
-    const platform::PageEvents now = platform::page_events();
-    allocations_ = int64_t(memory::system_memory().allocations() - allocated);
-    mappings_ = now.mappings - pages.mappings;
-    page_faults_ = now.minor_faults + now.major_faults - pages.minor_faults - pages.major_faults;
     if (!automem_) return;
     const automem::ResidencyTotals after = automem_->totals();
     rates_ = automem::measured_rates({}, copied, automem_->copies());
@@ -82,10 +75,7 @@ class Training {
                    {"copies", automem_ && automem_->copies_by_workers() ? "workers" : "threads"},
                    {"step_ratio", median_ratio(seconds_, off.seconds_)},
                    {"stall_share", automem_ ? quantile(stalls_, 0.5) : 0.0},
-                   {"fast_peak_bytes", int64_t(automem_ ? automem_->fast_peak_bytes() : allocated_bytes_)},
-                   {"allocations", allocations_},
-                   {"mappings", mappings_},
-                   {"page_faults", page_faults_}};
+                   {"fast_peak_bytes", int64_t(automem_ ? automem_->fast_peak_bytes() : allocated_bytes_)}};
     if (!automem_) return row;
     row.details.push_back({"predicted_s", automem_->plan().forecast.step_s});
     row.details.push_back({"in_place_bytes", int64_t(automem_->plan().in_place_bytes())});
@@ -108,8 +98,7 @@ class Training {
   size_t allocated_bytes_ = 0;  // of tensors that do not move
   std::vector<double> seconds_, stalls_;
   automem::ResidencyTotals moved_;
-  memory::TierRates rates_;                                   // of copies in the last step
-  int64_t allocations_ = 0, mappings_ = 0, page_faults_ = 0;  // of tensors, of pages; in the last step
+  memory::TierRates rates_;  // of copies in the last step
 };
 
 // They are in memory at the same time, so that they can take turns.

@@ -3,7 +3,6 @@
 #include <linux/magic.h>
 #include <linux/mman.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -76,11 +75,7 @@ char* map_anonymous(size_t bytes, size_t asked) {
 
 }  // namespace
 
-PageEvents page_events() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return {.mappings = num_mappings, .minor_faults = usage.ru_minflt, .major_faults = usage.ru_majflt};
-}
+int64_t num_page_mappings() { return num_mappings; }
 
 size_t page_bytes() { return size_t(sysconf(_SC_PAGESIZE)); }
 

@@ -44,8 +44,6 @@ TEST_CASE("memory: tiers and strategies, with the fields of the contract") {
     CHECK(rows[i].at("automem") == strategies[i - 6]);
     CHECK(rows[i].at("step_ratio").get<double>() > 0);
     CHECK(rows[i].at("fast_share") == (i == 6 ? 1.0 : 0.6));
-    for (const char* name : {"allocations", "mappings"}) CHECK(rows[i].at(name).get<double>() >= 0);
-    CHECK(rows[i].at("page_faults").get<double>() >= 0);
     if (i == 6) continue;
     CHECK(rows[i].at("fast_peak_bytes").get<double>() <= rows[i].at("fast_gib").get<double>() * 0x1p30);
     CHECK(rows[i].at("fast_peak_bytes") < rows[6].at("fast_peak_bytes"));

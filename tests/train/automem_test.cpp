@@ -100,10 +100,10 @@ Outcome four_steps(const config::Config& config, int clusters, double fast_share
   for (int i = 0; i < 4; ++i) {
     const dataset::Batch batch = random_batch(config);
     const size_t allocations = memory::system_memory().allocations();
-    const int64_t mappings = platform::page_events().mappings;
+    const int64_t mappings = platform::num_page_mappings();
     const train::StepResult result = trainee.step.run(batch, trainee.progress);
     o.allocations = memory::system_memory().allocations() - allocations;
-    o.mappings = platform::page_events().mappings - mappings;
+    o.mappings = platform::num_page_mappings() - mappings;
     o.losses.push_back(result.facts.loss), o.norms.push_back(result.grad_norm);
   }
   if (trainee.moves) o.totals = trainee.moves->totals();

@@ -29,9 +29,8 @@ void bench_tiers(Harness& harness, const config::MemoryConfig& config, const pla
 /// tier.
 /// Details   automem, fast_gib, fast_share, step_ratio (median of seconds / those of off in the same round),
 ///           stall_share (time in which any cluster waits for tensors / step), fast_peak_bytes (the most bytes in the
-///           fast tier at one time, counted by its allocators; off: all tensors), allocations (of tensors),
-///           mappings (of pages) and page_faults in the last step, predicted_s, in_bytes and out_bytes per step,
-///           in_gb_s and out_gb_s of the link while it was busy
+///           fast tier at one time, counted by its allocators; off: all tensors), predicted_s, in_bytes and out_bytes
+///           per step, in_gb_s and out_gb_s of the link while it was busy
 /// Errors:   InputError for a config that cannot run, and for a capacity that a node does not fit
 void bench_memory(Harness& harness, const MemoryBench& bench);
 

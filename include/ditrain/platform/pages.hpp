@@ -18,12 +18,8 @@ inline constexpr size_t kHugePageBytes = size_t{2} << 20;
 /// Errors:   RunError with the number of bytes if the system refuses
 void* map_pages(size_t bytes, bool* huge_advised = nullptr);
 
-/// Counts of mappings and page faults since the start of the process. After warm-up a training step adds no mapping.
-struct PageEvents {
-  int64_t mappings = 0;  ///< by the functions of this file
-  int64_t minor_faults = 0, major_faults = 0;
-};
-PageEvents page_events();
+/// Mappings by the functions of this file since the start of the process. After warm-up a training step adds none.
+int64_t num_page_mappings();
 
 /// The kind of pages that a large block of memory should have.
 ///   kExplicit     huge pages from the pool that the administrator reserves (vm.nr_hugepages)
