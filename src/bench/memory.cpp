@@ -122,7 +122,7 @@ void check_all_fit(const std::vector<std::pair<std::string, plan::RunPlan>>& pla
 }  // namespace
 
 void bench_memory(Harness& harness, const MemoryBench& bench) {
-  expect_not_set(bench.sets, {{"memory.automem", "none: all are compared"}, {"memory.fast_gib", "--shares"}});
+  expect_not_set(bench.sets, {{"memory.automem", "none: all are compared"}, {"memory.fast_gib", "--fast"}});
   const TemporaryFolder folder;
   const config::Config config =
       step_config({.model = bench.model, .precision = bench.precision, .sets = bench.sets}, bench.batch);

@@ -103,7 +103,7 @@ class ScaleMeter {
   config::Config config_of(const Point& p) const {
     StepBench step{.model = p.model, .precision = bench_.precision, .sets = bench_.sets};
     if (!recording_)
-      expect_not_set(bench_.sets, {{"parallel.strategy", "--strategies"}, {"dist.shard_optimizer", "--algorithms"}});
+      expect_not_set(bench_.sets, {{"parallel.strategy", "--strategies"}, {"dist.shard_optimizer", "--ways"}});
     const bool shards = p.algorithm == SumAlgorithm::kShards || p.algorithm == SumAlgorithm::kReduceScatter;
     const std::string keep = shards ? "true" : "false";
     step.sets.push_back("dist.shard_optimizer=" + keep);

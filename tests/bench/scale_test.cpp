@@ -279,6 +279,8 @@ TEST_CASE("scale: rows, and what is refused") {
     CHECK_THROWS_AS(bench_scale(harness, bench), InputError);
     bench.global_batch = 4, bench.sets = {"parallel.threads=2"};
     CHECK_THROWS_WITH(bench_scale(harness, bench), Contains("parallel.threads is not measured here"));
+    bench.sets = {"dist.shard_optimizer=true"};
+    CHECK_THROWS_WITH(bench_scale(harness, bench), Contains("try --ways"));
     CHECK(harness.report().rows.empty());
   }
   SECTION("a long ring") {

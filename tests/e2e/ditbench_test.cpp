@@ -47,6 +47,8 @@ TEST_CASE("ditbench: what it cannot measure is refused with exit code 2") {
   refused({"strategies", "--memory-gib", "0"}, "--memory-gib");
   refused({"strategies", "--threads", "1", "--clusters", "2"}, "parallel.clusters");
   refused({"step", "--set", "parallel.threads=1"}, "--set parallel.threads is not measured here");
+  refused({"memory", "--set", "memory.fast_gib=1"},
+          "--set memory.fast_gib is not measured here; got memory.fast_gib=1; try --fast");
   refused({"comm", "--batch", "2"}, "--batch does not go with comm without --model");
   refused({"comm", "--model", "S", "--kib", "64"}, "--kib does not go with comm --model");
   refused({"memory", "--matrix", "--fast", "0.5"}, "--fast does not go with --matrix");
