@@ -58,37 +58,31 @@ TEST_CASE("gemm: installed peers stand in the rows, others in the notes") {
   for (const std::string& note : report.notes) CHECK_THAT(note, Contains("thread(s)") || Contains("package"));
 }
 
-TEST_CASE("gemm: means are of the large rows and name the worst") {
-  Harness harness(2, Effort::quick());
-  bench_gemm(harness, {.model = "DiT-S/2", .batch = 1});
-  const Report& report = harness.report();
-  REQUIRE(report.rows.size() == 23);
-  std::vector<double> shares;
-  int64_t packed = 0;
-  for (const Row& row : report.rows) {
-    const bool before = row.name.find("B packed before") != std::string::npos;
-    if (before) ++packed;
-    if (row.name.find("condition") == std::string::npos && !before) shares.push_back(row.share);
-  }
-  CHECK(packed == 8);  // of four layers, forward and data gradient
-  REQUIRE(report.notes.size() == 3);
-  CHECK_THAT(report.notes[0], Contains("12 rows"));
-  const size_t at = report.notes[0].find(": ");
-  CHECK(std::stod(report.notes[0].substr(at + 2)) == Approx(100 * geometric_mean(shares)).margin(0.051));
-  CHECK_THAT(report.notes[1], Contains("S condition"));
-  CHECK_THAT(report.notes[2], Contains("8 rows in f32 with B packed before"));
-}
-
-TEST_CASE("gemm: several precisions in one report, each with its own means") {
+TEST_CASE("gemm: each precision has means of its large rows, which name the worst") {
   Harness harness(2, Effort::quick());
   bench_gemm(harness, {.model = "DiT-S/2", .batch = 1, .precisions = {DType::kF32, DType::kBF16}});
   const Report& report = harness.report();
   REQUIRE(report.rows.size() == 46);
-  for (size_t i = 0; i < 46; ++i) CHECK(report.rows[i].dtype == (i < 23 ? "f32" : "bf16"));
   REQUIRE(report.notes.size() == 6);
-  CHECK_THAT(report.notes[0], Contains("12 rows in f32"));
-  CHECK_THAT(report.notes[3], Contains("12 rows in bf16"));
-  CHECK_THAT(report.notes[4], Contains("worst row in bf16 that memory limits"));
+  for (const bool bf16 : {false, true}) {
+    const std::string type = bf16 ? "bf16" : "f32";
+    std::vector<double> shares;
+    int64_t packed = 0;
+    for (size_t i = bf16 ? 23 : 0; i < (bf16 ? 46 : 23); ++i) {
+      const Row& row = report.rows[i];
+      CHECK(row.dtype == type);
+      const bool before = row.name.find("B packed before") != std::string::npos;
+      if (before) ++packed;
+      if (row.name.find("condition") == std::string::npos && !before) shares.push_back(row.share);
+    }
+    CHECK(packed == 8);  // of four layers, forward and data gradient
+    const std::string* const notes = &report.notes[bf16 ? 3 : 0];
+    CHECK_THAT(notes[0], Contains("12 rows in " + type + " with"));
+    const size_t at = notes[0].find(": ");
+    CHECK(std::stod(notes[0].substr(at + 2)) == Approx(100 * geometric_mean(shares)).margin(0.051));
+    CHECK_THAT(notes[1], Contains("worst row in " + type + " that memory limits") && Contains("S condition"));
+    CHECK_THAT(notes[2], Contains("8 rows in " + type + " with B packed before"));
+  }
 }
 
 TEST_CASE("gemm: models without a table are refused") {

@@ -5,8 +5,6 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "ditrain/base/error.hpp"
-
 using namespace ditrain;
 using namespace ditrain::bench;
 using Json = nlohmann::json;
@@ -71,19 +69,4 @@ TEST_CASE("ops: activations in bf16 are half the bytes") {
   CHECK(words.at("LayerNorm+modulate forward") == Approx(1.5));
   CHECK(words.at("gate+residual forward") == Approx(2.5));
   CHECK(words.at("AdamW+EMA") == Approx(9.5));
-}
-
-TEST_CASE("ops: several precisions in one report") {
-  Harness harness(2, Effort::quick());
-  bench_ops(harness, {.model = "S", .precisions = {DType::kF32, DType::kBF16}, .tokens = {16}, .attention_rows = 32});
-  std::set<std::pair<std::string, std::string>> rows;
-  for (const Row& row : harness.report().rows) rows.emplace(row.name, row.dtype);
-  CHECK(rows.size() == harness.report().rows.size());
-  for (const char* name : {"tanh-GELU forward", "AdamW+EMA", "attention backward T=16 D=72"})
-    for (const char* type : {"f32", "bf16"}) CHECK(rows.contains({name, type}));
-}
-
-TEST_CASE("ops: unknown models are refused") {
-  Harness harness(1, Effort::quick());
-  CHECK_THROWS_AS(bench_ops(harness, {.model = "XXL"}), InputError);
 }

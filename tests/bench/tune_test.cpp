@@ -3,8 +3,6 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "ditrain/base/error.hpp"
-
 using namespace ditrain;
 using namespace ditrain::bench;
 using Catch::Contains;
@@ -78,12 +76,5 @@ TEST_CASE("tune: every candidate has a row, the best are timed again, the winner
     CHECK(same(best, derived));
   CHECK_THAT(report.notes.back(),
              Contains("fastest: blocks ") && Contains(fastest > kWorthTuning ? "taken" : "the derived blocks stay"));
-  CHECK(same(kernels::gemm_blocking(), before));
-}
-
-TEST_CASE("tune: unknown models are refused and leave the blocks as they were") {
-  Harness harness(1, Effort::quick());
-  const GemmBlocking before = kernels::gemm_blocking();
-  CHECK_THROWS_AS(bench_tune(harness, {.model = "XXL"}, {28, 256}), InputError);
   CHECK(same(kernels::gemm_blocking(), before));
 }
