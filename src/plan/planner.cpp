@@ -240,13 +240,13 @@ std::string sets_of(const ClusterPlan& plan, const PlannedRun& run) {
   return text;
 }
 
-/// A batch job of scripts/slurm, from the root of a clone or of the installation that has this program.
-std::string batch_job(const char* name) {
+/// The batch job of scripts/slurm, from the root of a clone or of the installation that has this program.
+std::string batch_job() {
   namespace fs = std::filesystem;
   std::error_code unreadable;
-  const fs::path clone = fs::path("scripts/slurm") / name;
+  const fs::path clone = fs::path("scripts/slurm/many_nodes.sbatch");
   const fs::path program = fs::read_symlink("/proc/self/exe", unreadable);
-  const fs::path installed = program.parent_path().parent_path() / "share/ditrain/slurm" / name;
+  const fs::path installed = program.parent_path().parent_path() / "share/ditrain/slurm" / clone.filename();
   return (!fs::exists(clone, unreadable) && fs::exists(installed, unreadable) ? installed : clone).string();
 }
 
@@ -256,8 +256,7 @@ std::string launch_lines(const ClusterPlan& plan, const PlannedRun& run, const s
   return fmt::format("     {} -np {} --map-by ppr:{}:node:PE={} --bind-to core ditrain {}\n", mpirun(),
                      nodes * per_node, per_node, run.cores, all) +
          fmt::format("     sbatch --nodes={} --ntasks-per-node={} --cpus-per-task={} {} {}\n", nodes, per_node,
-                     run.cores * plan.machine.threads_per_core,
-                     batch_job(nodes == 1 ? "one_node.sbatch" : "many_nodes.sbatch"), all);
+                     run.cores * plan.machine.threads_per_core, batch_job(), all);
 }
 
 struct Part {

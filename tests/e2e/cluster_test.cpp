@@ -52,17 +52,17 @@ void write_cluster(const std::string& folder, int threads_per_core) {
 
 namespace {
 
-// A job of one of the scripts in a folder of its own.
+// A job of the script in a folder of its own.
 struct Job {
-  std::string name;
+  std::string launcher;
   int threads_per_core;
   TemporaryFolder scratch = {};
-  std::string out = scratch / "run", log = scratch / "launcher.log", batch = script("slurm/" + name + ".sbatch");
+  std::string out = scratch / "run", log = scratch / "launcher.log", batch = script("slurm/many_nodes.sbatch");
   Args command = {};
   RunOptions options = {};
   std::unique_ptr<Process> process = {};
 
-  Job(const std::string& script_name, int threads) : name(script_name), threads_per_core(threads) {
+  Job(const std::string& launched_by, int threads) : launcher(launched_by), threads_per_core(threads) {
     write_cluster(scratch / "bin", threads_per_core);
     Args ditrain = tiny_ditrain(out, kForEver);
     options.environment = {"DITRAIN=" + ditrain.front(),
@@ -75,8 +75,9 @@ struct Job {
                            "SLURM_CPUS_PER_TASK=38"};
     ditrain.erase(ditrain.begin());
     command =
-        Args{"/usr/bin/env", "PATH=" + scratch / "bin" + ":/usr/bin:/bin", "/bin/bash", batch, "--measure", "off"} +
-        ditrain;
+        Args{"/usr/bin/env", "PATH=" + scratch / "bin" + ":/usr/bin:/bin", "/bin/bash", batch, "--measure", "off"};
+    if (launcher != "srun") command = command + Args{"--launcher", launcher};
+    command = command + ditrain;
   }
   void start(const Args& more = {}) { process = std::make_unique<Process>(command + more, options); }
 };
@@ -86,26 +87,25 @@ struct Job {
 // The jobs run side by side, since most of their time is mpirun's.
 TEST_CASE("Slurm: a stop signal ends in a checkpoint, exit code 75 and a job that is queued again") {
   std::vector<std::unique_ptr<Job>> jobs;
-  for (const auto& [name, threads] :
-       {std::pair{"one_node", 1}, {"many_nodes", 2}, {"many_nodes_mpirun", 1}, {"many_nodes_mpirun", 2}})
-    jobs.push_back(std::make_unique<Job>(name, threads));
+  for (const char* launcher : {"srun", "mpirun"})
+    for (const int threads : {1, 2}) jobs.push_back(std::make_unique<Job>(launcher, threads));
   for (const auto& job : jobs) job->start();
   for (const auto& job : jobs) {
-    CAPTURE(job->name, job->threads_per_core);
+    CAPTURE(job->launcher, job->threads_per_core);
     REQUIRE(wait_until([&] { return read_metrics(job->out).size() > 3 || !job->process->running(); }));
     CHECK(sbatch_value(read_file(job->batch), "--signal").starts_with("B:"));  // the script, which tells the ranks
     job->process->send(SIGUSR2);
   }
   std::map<const Job*, int64_t> steps;
   for (const auto& job : jobs) {
-    CAPTURE(job->name, job->threads_per_core);
+    CAPTURE(job->launcher, job->threads_per_core);
     const Result result = job->process->wait();
     REQUIRE_EXIT(result, 75);
     CHECK_THAT(result.out, Contains("checkpoint written; --resume auto goes on"));
     const std::string said = read_file(job->log);
     CHECK_THAT(said, Contains("scontrol requeue 4711"));
     const std::string cores = std::to_string(38 / job->threads_per_core);  // of 38 hardware threads
-    CHECK_THAT(said, Contains(job->name == "many_nodes_mpirun"
+    CHECK_THAT(said, Contains(job->launcher == "mpirun"
                                   ? "--host node1:4,node2:4 -np 8 --map-by ppr:4:node:PE=" + cores + " --bind-to core"
                                   : "--nodelist=node1,node2 --nodes=2 --ntasks=8 --ntasks-per-node=4 --cpu-bind=cores "
                                     "--cpus-per-task=38 --wait=20"));
@@ -115,34 +115,31 @@ TEST_CASE("Slurm: a stop signal ends in a checkpoint, exit code 75 and a job tha
   // The job that was queued again goes on, and one that fails is not queued.
   for (const auto& job : jobs) job->start(sets({"train.steps=" + std::to_string(steps[job.get()])}));
   for (const auto& job : jobs) {
-    CAPTURE(job->name, job->threads_per_core);
+    CAPTURE(job->launcher, job->threads_per_core);
     REQUIRE_EXIT(job->process->wait(), 0);
     REQUIRE(steps_are_complete(read_metrics(job->out), steps[job.get()]));
   }
   for (const auto& job : jobs) job->start(sets({"train.stepz=1"}));
   for (const auto& job : jobs) {
-    CAPTURE(job->name, job->threads_per_core);
+    CAPTURE(job->launcher, job->threads_per_core);
     REQUIRE_EXIT(job->process->wait(), 2);
     CHECK(read_file(job->log).find("requeue") == read_file(job->log).rfind("requeue"));
   }
 }
 
-TEST_CASE("Slurm: the numbers of the scripts are those that a dry run prints for such nodes") {
+TEST_CASE("Slurm: the numbers of the script are those that a dry run prints for such nodes") {
   const std::string machine = "HWLOC_SYNTHETIC=package:2 die:2 numa:4 core:38 pu:1";
-  for (const char* name : {"one_node", "many_nodes", "many_nodes_mpirun"}) {
-    CAPTURE(name);
-    const std::string text = read_file(script("slurm/" + std::string(name) + ".sbatch"));
-    const std::string nodes = sbatch_value(text, "--nodes"), tasks = sbatch_value(text, "--ntasks-per-node");
-    const std::string cpus = sbatch_value(text, "--cpus-per-task");
-    const std::string ranks = std::to_string(std::stoi(nodes) * std::stoi(tasks));
-    const TemporaryFolder scratch;
-    const Result dry = require_ok(
-        tiny_ditrain(scratch / "run", 4, Args{"--dry-run", "--ranks", ranks} + sets({"train.global_batch=" + ranks})),
-        {.environment = {machine}});
-    CHECK_THAT(dry.out, Contains("srun --nodes=" + nodes + " --ntasks=" + ranks + " --ntasks-per-node=" + tasks +
-                                 " --cpus-per-task=" + cpus + " --cpu-bind=cores --wait=20 "));
-    CHECK_THAT(dry.out, Contains("mpirun -np " + ranks + " --map-by ppr:" + tasks + ":node:PE=" + cpus));
-  }
+  const std::string text = read_file(script("slurm/many_nodes.sbatch"));
+  const std::string nodes = sbatch_value(text, "--nodes"), tasks = sbatch_value(text, "--ntasks-per-node");
+  const std::string cpus = sbatch_value(text, "--cpus-per-task");
+  const std::string ranks = std::to_string(std::stoi(nodes) * std::stoi(tasks));
+  const TemporaryFolder scratch;
+  const Result dry = require_ok(
+      tiny_ditrain(scratch / "run", 4, Args{"--dry-run", "--ranks", ranks} + sets({"train.global_batch=" + ranks})),
+      {.environment = {machine}});
+  CHECK_THAT(dry.out, Contains("srun --nodes=" + nodes + " --ntasks=" + ranks + " --ntasks-per-node=" + tasks +
+                               " --cpus-per-task=" + cpus + " --cpu-bind=cores --wait=20 "));
+  CHECK_THAT(dry.out, Contains("mpirun -np " + ranks + " --map-by ppr:" + tasks + ":node:PE=" + cpus));
 }
 
 TEST_CASE("plan: the lines that it prints can be given to ditrain, and more nodes than there are are refused") {
