@@ -46,8 +46,6 @@ constexpr useconds_t kLook_us = 50000;
 constexpr double kStop_s = 30;  // for a run to end its step and to write a checkpoint
 constexpr uint64_t kImageSeed = 17;
 constexpr int64_t kGridRows = 8;
-constexpr std::string_view kLabelsOfData = "of the data", kBalanced = "balanced";      // quality.json's "labels"
-constexpr std::string_view kByBytes = "by number and bytes", kByNumber = "by number";  // quality.json's "images"
 constexpr std::string_view kCalibration = "calibration";
 constexpr std::string_view kFirstMark = "mark_1";  // as sample.guide: the same run's checkpoint of the first mark
 
@@ -173,20 +171,6 @@ class QualityMeterOfRecipes {
     return path(fmt::format("{}/grid_of_seed_{}_step_{}{}.png", r.name, bench_.first_seed, r.steps.back(),
                             guided ? "_guided" : ""));
   }
-  /// The same picture as earlier versions named it; "" if there is none.
-  std::string earlier_grid_file(const Recipe& r, bool guided) const {
-    const std::string end = guided ? "_guided.png" : ".png";
-    for (const std::string& name : {fmt::format("grid_of_seed_{}", bench_.first_seed), std::string("grid")})
-      if (const std::string file = path(r.name + "/" + name + end); fs::exists(file)) return file;
-    return "";
-  }
-  /// Whether a picture of any seed and mark is there, as this version names it.
-  bool has_new_grids(const Recipe& r) const {
-    std::error_code none;
-    for (const fs::directory_entry& entry : fs::directory_iterator(path(r.name), none))
-      if (entry.path().filename().string().starts_with("grid_of_seed_")) return true;
-    return false;
-  }
   std::string guide_of(const Recipe& r, int64_t seed) const {
     const std::string& guide = r.config.sample.guide;
     return guide == kFirstMark ? run_folder(r, seed) + "/" + guide : guide;
@@ -298,9 +282,10 @@ void QualityMeterOfRecipes::load_recipes() {
 
 // Seeds and recipes may come to those that are there. Flags are fixed by the first result, recipes by their runs.
 void QualityMeterOfRecipes::check_out() {
-  setup_ = {{"minutes", bench_.minutes},   {"samples", bench_.samples},     {"evaluations", bench_.evaluations},
-            {"quick", bench_.quick},       {"drawn_in", "train.precision"}, {"labels", kLabelsOfData},
-            {"images", kByBytes},          {"recipes", Json::object()},     {"cpu_seconds_per_step", Json::object()},
+  setup_ = {{"minutes", bench_.minutes},         {"samples", bench_.samples},
+            {"evaluations", bench_.evaluations}, {"quick", bench_.quick},
+            {"images", "by number and bytes"},  // earlier versions: by number, and with other labels
+            {"recipes", Json::object()},         {"cpu_seconds_per_step", Json::object()},
             {"trained_as", Json::object()}};
   lock_ = files::lock_output_folder(bench_.out);
   const std::string file = path("quality.json");
@@ -335,17 +320,13 @@ void QualityMeterOfRecipes::go_on(const std::string& file) {
   const bool has_results = fs::exists(path("results.jsonl"));
   bool has_runs = has_results;
   for (const auto& recipe : there["recipes"].items()) has_runs = has_runs || fs::exists(path(recipe.key()));
-  for (const std::string key : {"samples", "evaluations", "quick", "drawn_in"})
-    if ((key == "quick" ? has_runs : has_results) && value_there(key) != setup_[key])
+  for (const std::string key : {"samples", "evaluations", "quick", "images"})
+    if ((has_results || key == "quick") && value_there(key) != setup_[key])  // --quick measures steps in a hurry
       refuse(bench_.out + " holds another comparison", fmt::format("{} {}", key, setup_[key].dump()),
              fmt::format("{} {}", key, value_there(key).dump()), "--out with a new folder, or the flags of before");
-  // Results of one folder are compared: all have the labels of the first, which earlier versions do not state.
-  if (has_results) setup_["labels"] = value_there("labels").is_string() ? there["labels"] : Json(kBalanced);
-  if (has_results) setup_["images"] = value_there("images").is_string() ? there["images"] : Json(kByNumber);
   if (has_runs && value_there("data").is_object()) setup_["data"] = there["data"];
-  const bool same_time = value_there("quick") == setup_["quick"];  // --quick measures the time of a step in a hurry
   for (const std::string key : {"recipes", "cpu_seconds_per_step", "trained_as"})
-    if (value_there(key).is_object() && (same_time || key == "recipes")) setup_[key] = there[key];
+    if (value_there(key).is_object()) setup_[key] = there[key];
 }
 
 // Which samples are held out follows from their numbers: with images that came or went, runs of before have seen some.
@@ -353,7 +334,7 @@ void QualityMeterOfRecipes::expect_data(const dataset::Dataset& training, const 
   const Json data = {{"checksum", files::to_hex(files::checksum_of(training.samples_checksum()))},
                      {"training", training.size()},
                      {"held_out", held_out.size()}};
-  if (Json& there = setup_["data"]; there.is_null())  // a new folder, or one of an earlier version
+  if (Json& there = setup_["data"]; there.is_null())  // a new folder
     there = data;
   else if (there != data)
     refuse(bench_.out + " holds runs on other data, some of whose training images would count as held out now",
@@ -484,9 +465,8 @@ void QualityMeterOfRecipes::open_images() {
                                               uint64_t(c.train.seed), dataset::Part::kHeldOut);
   expect_data(*inputs.data, *held_out);
   const int64_t most = bench_.quick ? 16 * bench_.samples : kMostTraining;
-  const bool by_bytes = setup_.at("images") == kByBytes;
   const auto number = [&](const dataset::Dataset& data, int64_t at_most, size_t bytes) {
-    return num_images(data.size(), std::min(at_most, most), by_bytes ? bytes : SIZE_MAX, data.shape());
+    return num_images(data.size(), std::min(at_most, most), bytes, data.shape());
   };
   const int64_t of_training = number(*inputs.data, kMostTraining, kMostTrainingBytes),
                 of_held_out = number(*held_out, kMostHeldOut, kMostHeldOutBytes);
@@ -556,9 +536,7 @@ LabelledImages QualityMeterOfRecipes::draw(const Recipe& r, const std::string& r
   const std::string guide_path = guide_of(r, p.seed);
   const auto guide =
       p.guided && !guide_path.empty() ? checkpoint::load_guide(guide_path, source.config, precision) : nullptr;
-  const auto labels = setup_.at("labels") == kBalanced
-                          ? eval::make_labels(std::string(kBalanced), bench_.samples, num_classes_, uint64_t(p.seed))
-                          : meter_->labels_of_real(bench_.samples, uint64_t(p.seed));
+  const auto labels = meter_->labels_of_real(bench_.samples, uint64_t(p.seed));
   const eval::GenerateRequest request{
       .sampler = sampler_within(r.config, p.guided, bench_.evaluations),
       .seed = uint64_t(p.seed),
@@ -642,11 +620,10 @@ void QualityMeterOfRecipes::write_pictures(const QualityTable& table) {
     std::vector<images::ImageU8> blocks;
     std::string names;
     for (const Recipe& r : recipes_) {
-      const bool is_new = fs::exists(grid_file(r, guided));
-      const std::string file = is_new ? grid_file(r, guided) : earlier_grid_file(r, guided);
-      if (file.empty()) continue;
+      const std::string file = grid_file(r, guided);
+      if (!fs::exists(file)) continue;
       blocks.push_back(images::read_image(file));
-      names += (names.empty() ? "" : ", ") + r.name + (is_new ? "" : " (drawn by an earlier version)");
+      names += (names.empty() ? "" : ", ") + r.name;
     }
     const std::string end = guided ? "_guided" : "", grid = "grid" + end + ".png";
     if (guided && std::none_of(recipes_.begin(), recipes_.end(), [&](const Recipe& r) { return guides(r); })) continue;
@@ -655,7 +632,7 @@ void QualityMeterOfRecipes::write_pictures(const QualityTable& table) {
     if (!blocks.empty()) {
       images::write_png(path(grid), beside_each_other(blocks));
       told += fmt::format("; {}/{}, from left to right: {}", bench_.out, grid, names);
-    } else if (std::any_of(recipes_.begin(), recipes_.end(), [&](const Recipe& r) { return has_new_grids(r); })) {
+    } else {
       fs::remove(path(grid));  // of other marks or seeds
     }
     harness_.note(told);
@@ -698,12 +675,10 @@ void QualityMeterOfRecipes::run() {
             "between them three times out of four"
           : "95 %, bootstrap over seeds";
   harness_.note(
-      fmt::format("{} samples per set with {}, {} evaluations of the model for each; {} seed(s) from {} on; "
+      fmt::format("{} samples per set with the labels of the real images, {} evaluations of the model for each; {} "
+                  "seed(s) from {} on; "
                   "intervals: {}",
-                  bench_.samples,
-                  setup_.at("labels") == kBalanced ? "classes in turn, as the first results of this folder"
-                                                   : "the labels of the real images",
-                  bench_.evaluations, bench_.seeds, bench_.first_seed, intervals));
+                  bench_.samples, bench_.evaluations, bench_.seeds, bench_.first_seed, intervals));
   if (recipes_.size() > 1)
     harness_.note(
         "A / B: CPU time of B / CPU time of A until each has the value of B's last mark; not decidable: both are as "
