@@ -147,6 +147,10 @@ std::vector<std::string> words(const config::CommandLine& line, const std::strin
   return split(line.get(flag), ',');
 }
 
+[[noreturn]] void bad_value(const config::CommandLine& line, const std::string& flag, const char* expected) {
+  refuse("command line", "--" + flag + ": bad value", "'" + line.get(flag) + "'", expected);
+}
+
 /// The numbers of a flag, from least to most, separated by commas.
 template <class T>
 std::vector<T> numbers(const config::CommandLine& line, const std::string& flag, T least, T most,
@@ -154,11 +158,7 @@ std::vector<T> numbers(const config::CommandLine& line, const std::string& flag,
   std::vector<T> values;
   for (const std::string& word : words(line, flag)) {
     T value{};
-    if (!parse_whole(word, value) || !(value >= least && value <= most))
-      throw InputError({.where = "command line",
-                        .what = "--" + flag + ": bad value",
-                        .got = "'" + line.get(flag) + "'",
-                        .expected = expected});
+    if (!parse_whole(word, value) || !(value >= least && value <= most)) bad_value(line, flag, expected);
     values.push_back(value);
   }
   return values;
@@ -173,7 +173,7 @@ std::vector<DType> precisions(const config::CommandLine& line) {
   for (const std::string& name : words(line, "precision")) {
     const DType type = parse_word<DType>("command line", "--precision", name);
     if (std::find(types.begin(), types.end(), type) != types.end())
-      throw InputError({.where = "command line", .what = "--precision names " + name + " twice"});
+      refuse("command line", "--precision names " + name + " twice");
     types.push_back(type);
   }
   return types;
@@ -182,10 +182,8 @@ std::vector<DType> precisions(const config::CommandLine& line) {
 DType precision(const config::CommandLine& line) {
   const std::vector<DType> types = precisions(line);
   if (types.size() > 1)
-    throw InputError({.where = "command line",
-                      .what = "--precision: this bench measures one precision at a time",
-                      .got = "'" + line.get("precision") + "'",
-                      .expected = alternatives(all_words<DType>())});
+    refuse("command line", "--precision: this bench measures one precision at a time",
+           "'" + line.get("precision") + "'", alternatives(all_words<DType>()));
   return types.front();
 }
 
@@ -285,9 +283,7 @@ void run_tune(const config::CommandLine& line, bench::Harness& harness, dist::Co
   const bool automatic = !line.has("out");
   const std::string path = automatic ? plan::default_tuning_path() : line.get_path("out");
   if (path.empty())
-    throw InputError({.where = "command line",
-                      .what = "nowhere to write the tuning: neither HOME nor DITRAIN_TUNING is set",
-                      .hint = "--out FILE"});
+    refuse("command line", "nowhere to write the tuning: neither HOME nor DITRAIN_TUNING is set", "", "", "--out FILE");
   if (const std::filesystem::path folder = std::filesystem::path(path).parent_path(); !folder.empty())
     files::make_output_folder(folder);
   files::check_output_file(path);
@@ -304,8 +300,7 @@ void run_tune(const config::CommandLine& line, bench::Harness& harness, dist::Co
 /// Refuses flags that a bench reads in its other mode alone.
 void refuse_flags(const config::CommandLine& line, const std::vector<std::string>& flags, const std::string& mode) {
   for (const std::string& flag : flags)
-    if (line.has(flag))
-      throw InputError({.where = "command line", .what = fmt::format("--{} does not go with {}", flag, mode)});
+    if (line.has(flag)) refuse("command line", fmt::format("--{} does not go with {}", flag, mode));
 }
 
 void run_comm(const config::CommandLine& line, bench::Harness& harness, dist::Communicator& comm) {
@@ -351,27 +346,18 @@ bench::QualityRecipe recipe_of(const std::string& text) {
   double minutes = 0;
   if (colon == std::string::npos || std::filesystem::exists(text)) return {text};
   if (!parse_whole(text.substr(colon + 1), minutes) || !(minutes > 0 && minutes < 1e6))
-    throw InputError({.where = "command line",
-                      .what = "--recipe: no minutes behind the colon",
-                      .got = "'" + text + "'",
-                      .expected = "a file, or FILE:12"});
+    refuse("command line", "--recipe: no minutes behind the colon", "'" + text + "'", "a file, or FILE:12");
   return {text.substr(0, colon), minutes};
 }
 
 void run_quality(const config::CommandLine& line, bench::Harness& harness, dist::Communicator& comm) {
-  for (const char* flag : {"config", "out"})
-    if (!line.has(flag))
-      throw InputError({.where = "command line",
-                        .what = fmt::format("quality needs --{}", flag),
-                        .hint = "ditbench quality --config cifar10.yaml --recipe FILE --out runs/quality"});
-  if (comm.world_size() > 1)
-    throw InputError({.where = "ditbench", .what = "quality starts ditrain itself", .got = "several ranks"});
+  line.need({"config", "out"});
+  if (comm.world_size() > 1) refuse("ditbench", "quality starts ditrain itself", "several ranks");
   for (const auto& [flag, key] :
        {std::pair{"precision", "train.precision"}, {"model", "model.name"}, {"batch", "train.global_batch"}})
     if (line.has(flag))
-      throw InputError({.where = "command line",
-                        .what = fmt::format("quality takes what the config says, not --{}", flag),
-                        .hint = fmt::format("--set {}={}", key, line.get(flag))});
+      refuse("command line", fmt::format("quality takes what the config says, not --{}", flag), "", "",
+             fmt::format("--set {}={}", key, line.get(flag)));
   bench::QualityBench quality{.config = line.get("config"),
                               .recipes = {},
                               .against = {},
@@ -386,19 +372,14 @@ void run_quality(const config::CommandLine& line, bench::Harness& harness, dist:
   if (line.has("against")) quality.against = words(line, "against");
   for (const std::string& recipe : line.get_all("recipe")) quality.recipes.push_back(recipe_of(recipe));
   if (!std::is_sorted(quality.minutes.begin(), quality.minutes.end(), std::less_equal<>()))
-    throw InputError({.where = "command line",
-                      .what = "--minutes do not rise",
-                      .got = "'" + line.get("minutes") + "'",
-                      .expected = "such as 1,2,4"});
+    refuse("command line", "--minutes do not rise", "'" + line.get("minutes") + "'", "such as 1,2,4");
   if (quality.quick) quality.seeds = 1, quality.samples = 16, quality.evaluations = 4;
   bench::bench_quality(harness, quality);
 }
 
 void run_paper(const config::CommandLine& line, bench::Harness& harness, dist::Communicator& comm) {
-  if (comm.world_size() > 1)
-    throw InputError({.where = "ditbench", .what = "paper starts ranks itself", .got = "several ranks"});
-  if (precision(line) != DType::kF32)
-    throw InputError({.where = "command line", .what = "--precision: the paper's numbers are f32", .got = "'bf16'"});
+  if (comm.world_size() > 1) refuse("ditbench", "paper starts ranks itself", "several ranks");
+  if (precision(line) != DType::kF32) refuse("command line", "--precision: the paper's numbers are f32", "'bf16'");
   bench::PaperBench paper{.sets = sets_of(line)};
   if (line.has("only")) paper.only = words(line, "only");
   read_model_and_batch(line, paper);
@@ -420,20 +401,13 @@ std::pair<double, double> pair_of(const config::CommandLine& line, const std::st
   double first = -1, second = -1;
   if (parts.size() != 2 || !parse_whole(parts[0], first) || !parse_whole(parts[1], second) ||
       !(first >= 0 && first <= most_first && second >= 0 && second <= most_second))
-    throw InputError({.where = "command line",
-                      .what = "--" + flag + ": bad value",
-                      .got = "'" + line.get(flag) + "'",
-                      .expected = expected});
+    bad_value(line, flag, expected);
   return {first, second};
 }
 
 void run_scale(const config::CommandLine& line, bench::Harness& harness, dist::Communicator& comm) {
-  if (!line.has("platform"))
-    throw InputError({.where = "command line",
-                      .what = "scale needs --platform",
-                      .hint = "ditbench scale --platform platforms/fat_tree_200g.yaml --model XL"});
-  if (comm.world_size() > 1)
-    throw InputError({.where = "ditbench", .what = "scale simulates ranks", .got = "several real ones"});
+  line.need({"platform"});
+  if (comm.world_size() > 1) refuse("ditbench", "scale simulates ranks", "several real ones");
   bench::ScaleBench scale{
       .platform = line.get("platform"),
       .strategies = choices<config::Strategy>(line, "strategies"),
@@ -450,12 +424,10 @@ void run_scale(const config::CommandLine& line, bench::Harness& harness, dist::C
     scale.recording = line.get_path("recording");
     for (const char* flag : {"global-batch", "shares", "strategies", "precision"})
       if (line.has(flag))
-        throw InputError({.where = "command line",
-                          .what = fmt::format("--{} does not go with --recording, whose steps had their own", flag)});
+        refuse("command line", fmt::format("--{} does not go with --recording, whose steps had their own", flag));
     if (!line.has("batch"))
-      throw InputError({.where = "command line",
-                        .what = "--recording needs --batch, the images per rank that it had",
-                        .hint = "train.global_batch of its config.yaml, divided by its ranks"});
+      refuse("command line", "--recording needs --batch, the images per rank that it had", "", "",
+             "train.global_batch of its config.yaml, divided by its ranks");
   }
   bench::SimulationOptions& o = scale.simulation;
   o.outer_every = line.get_int("outer-every", 1, 100000);
@@ -509,11 +481,9 @@ void check_flags(const config::CommandLine& line, const Bench& bench) {
   for (const Bench& other : kBenches)
     for (const std::string& flag : split(other.flags, ' '))
       if (line.has(flag) && std::find(own.begin(), own.end(), flag) == own.end())
-        throw InputError({.where = "command line",
-                          .what = fmt::format("--{} is not a flag of ditbench {}", flag, bench.name),
-                          .expected = fmt::format("of --{} and the flags of all: --threads, --clusters, --repeats, "
-                                                  "--quick, --json",
-                                                  fmt::join(own, ", --"))});
+        refuse("command line", fmt::format("--{} is not a flag of ditbench {}", flag, bench.name), "",
+               fmt::format("of --{} and the flags of all: --threads, --clusters, --repeats, --quick, --json",
+                           fmt::join(own, ", --")));
 }
 
 std::vector<config::Command> benches() {
@@ -530,11 +500,8 @@ const Bench& wanted_bench(const config::CommandLine& line) {
   }
   const std::string got = line.positional().empty() ? "nothing" : line.positional().front();
   const std::string near = nearest_word(got, names);
-  throw InputError({.where = "command line",
-                    .what = line.positional().size() > 1 ? "one bench at a time" : "what to measure",
-                    .got = got,
-                    .expected = fmt::format("one of {}", fmt::join(names, ", ")),
-                    .hint = near.empty() ? "ditbench --help" : near});
+  refuse("command line", line.positional().size() > 1 ? "one bench at a time" : "what to measure", got,
+         fmt::format("one of {}", fmt::join(names, ", ")), near.empty() ? "ditbench --help" : near);
 }
 
 /// What was measured, in the table and in the file of --json.

@@ -138,8 +138,7 @@ void Child::end() {
 std::string program_beside(const char* name, const char* bench) {
   const std::string path = (fs::read_symlink("/proc/self/exe").parent_path() / name).string();
   if (access(path.c_str(), X_OK) != 0)
-    throw InputError(
-        {.where = "ditbench", .what = fmt::format("{} starts {}, which is missing: {}", bench, name, path)});
+    refuse("ditbench", fmt::format("{} starts {}, which is missing: {}", bench, name, path));
   return path;
 }
 

@@ -495,16 +495,12 @@ class Simulation {
 
 void check(const plan::ClusterDescription& cluster, const SimulationOptions& o) {
   if (o.algorithm == SumAlgorithm::kRing && cluster.nodes > kMostRingNodes)
-    throw InputError({.where = "ditbench",
-                      .what = "a ring over all ranks has too many dependent messages to simulate",
-                      .got = fmt::format("{} nodes", cluster.nodes),
-                      .expected = fmt::format("at most {}", kMostRingNodes),
-                      .hint = "--ways two_level, which is what the engine does"});
+    refuse("ditbench", "a ring over all ranks has too many dependent messages to simulate",
+           fmt::format("{} nodes", cluster.nodes), fmt::format("at most {}", kMostRingNodes),
+           "--ways two_level, which is what the engine does");
   if (o.slow_nodes > cluster.nodes)
-    throw InputError({.where = "ditbench",
-                      .what = "more slow nodes than nodes",
-                      .got = fmt::format("{} of {}", o.slow_nodes, cluster.nodes),
-                      .hint = "--slow with fewer nodes"});
+    refuse("ditbench", "more slow nodes than nodes", fmt::format("{} of {}", o.slow_nodes, cluster.nodes), "",
+           "--slow with fewer nodes");
 }
 
 }  // namespace

@@ -105,10 +105,8 @@ class Meter {
 
 void bench_clusters(Harness& harness, const ClustersBench& bench) {
   if (harness.placement().clusters < 2)
-    throw InputError({.where = "ditbench",
-                      .what = "clusters are compared with one core",
-                      .got = "1 cluster of " + std::to_string(harness.num_threads()) + " thread(s)",
-                      .expected = "at least 2 clusters"});
+    refuse("ditbench", "clusters are compared with one core",
+           "1 cluster of " + std::to_string(harness.num_threads()) + " thread(s)", "at least 2 clusters");
   Meter(harness, bench).measure();
 }
 

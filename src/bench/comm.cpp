@@ -68,8 +68,7 @@ class CommMeter {
 }  // namespace
 
 void bench_comm(Harness& harness, dist::Communicator& comm, const CommBench& bench) {
-  if (comm.world_size() == 1)
-    throw InputError({.where = "ditbench", .what = "comm needs several ranks", .hint = "mpirun -np 2 ditbench comm"});
+  if (comm.world_size() == 1) refuse("ditbench", "comm needs several ranks", "", "", "mpirun -np 2 ditbench comm");
   CommMeter meter(harness, comm, bench);
   for (const int64_t kib : bench.kib) meter.measure(kib);
 }

@@ -89,10 +89,8 @@ Row measure_product(Harness& harness, const ProductShape& shape, DType precision
 const ModelShape& model_shape(const std::string& model) {
   for (const ModelShape& shape : kModelShapes)
     if (model_name(model) == std::string("DiT-") + shape.name + "/2") return shape;
-  throw InputError({.where = "command line",
-                    .what = "no table of products for this model",
-                    .got = "'" + model + "'",
-                    .expected = "S, B, L, XL or one of DiT-{S,B,L,XL}/2"});
+  refuse("command line", "no table of products for this model", "'" + model + "'",
+         "S, B, L, XL or one of DiT-{S,B,L,XL}/2");
 }
 
 void bench_gemm(Harness& harness, const GemmBench& bench) {

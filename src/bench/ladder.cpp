@@ -82,9 +82,8 @@ void add_figure9(Harness& harness, const LadderBench& bench, const std::string& 
     throw;
   }
   if (!add_rows(harness, model, rows))
-    throw InputError({.where = "ditbench",
-                      .what = rows.empty() ? "ladder: no rung can run" : "ladder: the rung of our GEMMs cannot run",
-                      .got = harness.report_so_far().notes.back()});
+    refuse("ditbench", rows.empty() ? "ladder: no rung can run" : "ladder: the rung of our GEMMs cannot run",
+           harness.report_so_far().notes.back());
 }
 
 }  // namespace

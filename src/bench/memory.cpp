@@ -111,12 +111,10 @@ void check_all_fit(const std::vector<std::pair<std::string, plan::RunPlan>>& pla
     each += fmt::format("{}{} of '{}'", each.empty() ? "" : ", ", format_bytes(plan.memory.total()), name);
   }
   if (needed <= limit.bytes) return;
-  throw InputError({.where = "memory",
-                    .what = "contenders that take turns do not fit side by side",
-                    .got = format_bytes(needed) + ": " + each,
-                    .expected = fmt::format("at most {} ({})", format_bytes(limit.bytes), limit.source),
-                    .hint = "a smaller --model or --batch, --fast none for the tiers alone, or a run of each setting "
-                            "(ditrain --config configs/bench.yaml --set memory.automem=planned ...)"});
+  refuse("memory", "contenders that take turns do not fit side by side", format_bytes(needed) + ": " + each,
+         fmt::format("at most {} ({})", format_bytes(limit.bytes), limit.source),
+         "a smaller --model or --batch, --fast none for the tiers alone, or a run of each setting "
+         "(ditrain --config configs/bench.yaml --set memory.automem=planned ...)");
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ namespace ditrain::bench {
 namespace {
 
 [[noreturn]] void refuse(const std::string& what, const std::string& hint) {
-  throw InputError({.where = "memory --matrix", .what = what, .hint = hint});
+  ditrain::refuse("memory --matrix", what, "", "", hint);
 }
 
 // Memory on one node and nowhere else.

@@ -63,15 +63,11 @@ class Meter {
     const StepBench step{.model = bench_.model, .precision = bench_.precision, .sets = bench_.sets};
     config::Config config = step_config(step, bench_.batch * ranks);
     if (config.parallel.strategy == config::Strategy::kDpTp)
-      throw InputError({.where = "ditbench",
-                        .what = "comm measures ranks that have a model each",
-                        .got = "parallel.strategy: dp_tp",
-                        .expected = "cftp or dp"});
+      refuse("ditbench", "comm measures ranks that have a model each", "parallel.strategy: dp_tp", "cftp or dp");
     if (config.dist.shard_optimizer || config.dist.reproducible)
-      throw InputError({.where = "ditbench",
-                        .what = "comm compares sums with and without an engine",
-                        .got = config.dist.shard_optimizer ? "dist.shard_optimizer: true" : "dist.reproducible: true",
-                        .expected = "false: it needs the engine"});
+      refuse("ditbench", "comm compares sums with and without an engine",
+             config.dist.shard_optimizer ? "dist.shard_optimizer: true" : "dist.reproducible: true",
+             "false: it needs the engine");
     config::validate_for_ranks(config, ranks);
     config.dist.engine = config.dist.overlap = true;  // the ways below differ in these
     return config;
@@ -156,9 +152,7 @@ class Meter {
 
 void bench_overlap(Harness& harness, dist::Communicator& comm, const OverlapBench& bench) {
   if (comm.world_size() == 1)
-    throw InputError({.where = "ditbench",
-                      .what = "comm needs several ranks",
-                      .hint = "mpirun -np 2 ditbench comm --model " + bench.model});
+    refuse("ditbench", "comm needs several ranks", "", "", "mpirun -np 2 ditbench comm --model " + bench.model);
   Meter(harness, comm, bench).measure();
 }
 

@@ -16,8 +16,7 @@ inline void expect_not_set(const std::vector<std::string>& sets, const std::vect
   for (const std::string& set : sets)
     for (const OwnKey& own : keys)
       if (set.starts_with(own.key + "="))
-        throw InputError(
-            {.where = "ditbench", .what = "--set " + own.key + " is not measured here", .got = set, .hint = own.hint});
+        refuse("ditbench", "--set " + own.key + " is not measured here", set, "", own.hint);
 }
 
 }  // namespace ditrain::bench

@@ -329,7 +329,7 @@ void check_only(const std::vector<std::string>& only) {
   for (const std::string& name : only)
     if (std::none_of(paper_experiments().begin(), paper_experiments().end(),
                      [&](const Experiment& e) { return name == e.name; }))
-      throw InputError({.where = "ditbench", .what = "paper: no such experiment", .got = name, .expected = names});
+      refuse("ditbench", "paper: no such experiment", name, names);
 }
 
 std::vector<const Experiment*> wanted_experiments(const std::vector<std::string>& only) {

@@ -5,11 +5,9 @@
 namespace ditrain::bench {
 
 std::unique_ptr<Peer> load_onednn(int, const std::vector<int>&) {
-  throw InputError({.where = "ditbench",
-                    .what = "this build has no oneDNN",
-                    .expected = "oneDNN 2.x with OpenMP when ditrain is built",
-                    .hint = "apt-get install libdnnl-dev (the Debian package), then configure and build again (cmake "
-                            "-DDITRAIN_ONEDNN=ON)"});
+  refuse("ditbench", "this build has no oneDNN", "", "oneDNN 2.x with OpenMP when ditrain is built",
+         "apt-get install libdnnl-dev (the Debian package), then configure and build again (cmake "
+         "-DDITRAIN_ONEDNN=ON)");
 }
 
 }  // namespace ditrain::bench

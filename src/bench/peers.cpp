@@ -18,11 +18,8 @@ PeerLibrary::PeerLibrary(const std::string& name, const std::string& file, const
     : name_(name), file_(file), handle_(dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) {
   if (handle_ != nullptr) return;
   const char* reason = dlerror();
-  throw InputError({.where = "ditbench",
-                    .what = "cannot load " + name,
-                    .got = reason ? reason : "no reason",
-                    .expected = file,
-                    .hint = "the Debian package " + package + ", or LD_LIBRARY_PATH"});
+  refuse("ditbench", "cannot load " + name, reason ? reason : "no reason", file,
+         "the Debian package " + package + ", or LD_LIBRARY_PATH");
 }
 
 bool PeerLibrary::reload_with(const char* variable, const std::string& value) {
@@ -42,10 +39,8 @@ bool PeerLibrary::reload_with(const char* variable, const std::string& value) {
 void* PeerLibrary::address(const char* symbol) const {
   void* p = dlsym(handle_, symbol);
   if (p == nullptr)
-    throw InputError({.where = "ditbench",
-                      .what = file_ + " is not a " + name_ + " that this program can use",
-                      .got = "no function " + std::string(symbol),
-                      .expected = "another version"});
+    refuse("ditbench", file_ + " is not a " + name_ + " that this program can use",
+           "no function " + std::string(symbol), "another version");
   return p;
 }
 

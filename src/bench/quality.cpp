@@ -51,7 +51,7 @@ constexpr std::string_view kFirstMark = "mark_1";  // as sample.guide: the same 
 
 [[noreturn]] void refuse(const std::string& what, const std::string& got, const std::string& expected,
                          const std::string& hint = "") {
-  throw InputError({.where = "ditbench", .what = what, .got = got, .expected = expected, .hint = hint});
+  ditrain::refuse("ditbench", what, got, expected, hint);
 }
 
 struct Recipe {

@@ -56,8 +56,7 @@ Row measure_sampling(Harness& harness, const SampleBench& bench, int64_t batch) 
   const config::Config config = step_config({.model = bench.model, .sets = bench.sets}, batch);
   harness.apply(config);
   if (config.train.precision != DType::kF32)
-    throw InputError(
-        {.where = "ditbench", .what = "--set train.precision is not measured here", .hint = "--precision"});
+    refuse("ditbench", "--set train.precision is not measured here", "", "", "--precision");
   Drawing drawing(config, bench, batch, harness.ctx());
   Row row = harness.measure({.name = "sample " + config.model.name,
                              .dtype = bench.precision,

@@ -51,11 +51,9 @@ class ScaleMeter {
     for (const SumAlgorithm algorithm : bench_.algorithms)
       if (const int64_t most = *std::max_element(bench_.nodes.begin(), bench_.nodes.end());
           algorithm == SumAlgorithm::kRing && most > kMostRingNodes)
-        throw InputError({.where = "ditbench",
-                          .what = "a ring over all ranks has too many dependent messages to simulate",
-                          .got = fmt::format("{} nodes", most),
-                          .expected = fmt::format("at most {}", kMostRingNodes),
-                          .hint = "--ways two_level, which is what the engine does"});
+        refuse("ditbench", "a ring over all ranks has too many dependent messages to simulate",
+               fmt::format("{} nodes", most), fmt::format("at most {}", kMostRingNodes),
+               "--ways two_level, which is what the engine does");
   }
 
   void measure() {
@@ -77,17 +75,15 @@ class ScaleMeter {
     for (const SumAlgorithm algorithm : bench_.algorithms)
       if ((algorithm == SumAlgorithm::kShards || algorithm == SumAlgorithm::kReduceScatter) !=
           recorded.dist.shard_optimizer)
-        throw InputError(
-            {.where = "ditbench",
-             .what = fmt::format("--recording: {} updates another part of the weights than --ways {}", bench_.recording,
-                                 algorithm),
-             .got = fmt::format("dist.shard_optimizer: {}", recorded.dist.shard_optimizer),
-             .expected = recorded.dist.shard_optimizer ? "--ways shards or reduce_scatter" : "--ways without shards"});
+        refuse("ditbench",
+               fmt::format("--recording: {} updates another part of the weights than --ways {}", bench_.recording,
+                           algorithm),
+               fmt::format("dist.shard_optimizer: {}", recorded.dist.shard_optimizer),
+               recorded.dist.shard_optimizer ? "--ways shards or reduce_scatter" : "--ways without shards");
     if (recorded.train.global_batch % bench_.batch != 0)
-      throw InputError({.where = "ditbench",
-                        .what = "--batch is not what a rank of the recording had",
-                        .got = fmt::format("{} of train.global_batch {}", bench_.batch, recorded.train.global_batch),
-                        .expected = fmt::format("{} divided by its ranks", recorded.train.global_batch)});
+      refuse("ditbench", "--batch is not what a rank of the recording had",
+             fmt::format("{} of train.global_batch {}", bench_.batch, recorded.train.global_batch),
+             fmt::format("{} divided by its ranks", recorded.train.global_batch));
     config::Config wanted = recorded;
     for (const std::string& set : bench_.sets) config::apply_set(wanted, set);
     nn::apply_name(wanted.model);
@@ -115,9 +111,8 @@ class ScaleMeter {
     const bool whole_nodes = config.parallel.strategy == config::Strategy::kCftp;
     config.train.global_batch = bench_.batch * (whole_nodes ? p.nodes : dies(p));
     if (config.dist.outer)
-      throw InputError({.where = "ditbench",
-                        .what = "scale does not read dist.outer",
-                        .hint = "--ways outer or outer_overlapped, --outer-every N, and dist.outer: off"});
+      refuse("ditbench", "scale does not read dist.outer", "", "",
+             "--ways outer or outer_overlapped, --outer-every N, and dist.outer: off");
     return config;
   }
 

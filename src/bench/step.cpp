@@ -157,10 +157,7 @@ std::string model_name(const std::string& wanted) {
 Row measure_step(Harness& harness, const StepBench& bench, int64_t batch, const std::string& name) {
   const config::Config config = step_config(bench, batch);
   if (config.memory.moves())
-    throw InputError({.where = "ditbench",
-                      .what = "--set memory.automem is not measured here",
-                      .got = "tensors that move",
-                      .hint = "ditbench memory"});
+    refuse("ditbench", "--set memory.automem is not measured here", "tensors that move", "", "ditbench memory");
   const plan::RunPlan plan = plan_on_team(config, harness);
   plan::check_memory(plan);
   harness.apply(config);

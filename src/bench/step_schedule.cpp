@@ -60,16 +60,12 @@ Recording read_recording(const std::string& folder) {
   const std::string metrics = folder + "/metrics.jsonl", config = folder + "/config.yaml";
   for (const std::string& path : {metrics, config})
     if (!std::filesystem::exists(path))
-      throw InputError({.where = "ditbench",
-                        .what = "--recording: no such file: " + path,
-                        .expected = "the folder of a run (ditrain --out)"});
+      refuse("ditbench", "--recording: no such file: " + path, "", "the folder of a run (ditrain --out)");
   const auto status = report::read_status(folder, report::unix_time_s());
   if (const std::string build = status ? status->build : ""; build != config::build_name())
-    throw InputError({.where = "ditbench",
-                      .what = "--recording: " + folder + " is the run of another build, whose times may be others",
-                      .got = build.empty() ? "none in status.json" : build,
-                      .expected = config::build_name(),
-                      .hint = "record anew: ditrain --config " + config + " --out NEW_FOLDER"});
+    refuse("ditbench", "--recording: " + folder + " is the run of another build, whose times may be others",
+           build.empty() ? "none in status.json" : build, config::build_name(),
+           "record anew: ditrain --config " + config + " --out NEW_FOLDER");
   Recording recording{.config = config::load_config(config)};
   std::vector<double> step_s, work_s, backward_s, update_s, waiting_s;
   files::read_lines(metrics, [&](const std::string& line) {
@@ -83,10 +79,8 @@ Recording read_recording(const std::string& folder) {
     waiting_s.push_back(number_at(s, "allreduce_exposed"));
   });
   if (step_s.size() < 2)
-    throw InputError({.where = "ditbench",
-                      .what = "--recording: " + metrics + " has too few steps",
-                      .got = std::to_string(step_s.size()),
-                      .expected = "at least 2, of which the first does not count"});
+    refuse("ditbench", "--recording: " + metrics + " has too few steps", std::to_string(step_s.size()),
+           "at least 2, of which the first does not count");
   const auto median = [](std::vector<double> x) {
     x.erase(x.begin());
     return quantile(std::move(x), 0.5);
@@ -104,11 +98,8 @@ void expect_same_work(const Recording& recording, const config::Config& wanted, 
   std::istringstream ours(config::to_yaml(other)), theirs(config::to_yaml(recording.config));
   for (std::string a, b; std::getline(ours, a) && std::getline(theirs, b);)
     if (a != b)
-      throw InputError({.where = "ditbench",
-                        .what = "--recording: " + folder + " is the run of another config",
-                        .got = a.substr(a.find_first_not_of(' ')),
-                        .expected = b.substr(b.find_first_not_of(' ')),
-                        .hint = "a recording of this config, or flags that change section dist alone"});
+      refuse("ditbench", "--recording: " + folder + " is the run of another config", a.substr(a.find_first_not_of(' ')),
+             b.substr(b.find_first_not_of(' ')), "a recording of this config, or flags that change section dist alone");
 }
 
 StepSchedule schedule_of(const plan::RunPlan& plan, const ComputeTimes& times, const plan::ClusterDescription& cluster,

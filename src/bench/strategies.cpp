@@ -138,17 +138,12 @@ StrategiesMeter::StrategiesMeter(Harness& harness, const StrategiesBench& bench)
   const ThreadsInClusters cut = threads_in_clusters(harness, bench, config_);
   threads_ = cut.threads, clusters_ = cut.clusters;
   if (clusters_ > threads_)
-    throw InputError({.where = "ditbench",
-                      .what = "more clusters than threads",
-                      .got = fmt::format("{} and {}", clusters_, threads_)});
+    refuse("ditbench", "more clusters than threads", fmt::format("{} and {}", clusters_, threads_));
   if (mpirun_.empty())
-    throw InputError({.where = "ditbench",
-                      .what = "strategies starts ranks, and there is no mpirun in $PATH",
-                      .hint = "the package openmpi-bin"});
+    refuse("ditbench", "strategies starts ranks, and there is no mpirun in $PATH", "", "", "the package openmpi-bin");
   if (threads_ % clusters_ != 0)
-    throw InputError({.where = "ditbench",
-                      .what = "threads that do not divide over the clusters: ranks would get fewer",
-                      .got = fmt::format("{} and {}", threads_, clusters_)});
+    refuse("ditbench", "threads that do not divide over the clusters: ranks would get fewer",
+           fmt::format("{} and {}", threads_, clusters_));
   for (const Runs& c : contenders()) config_file(c);  // what cannot run is refused before anything does
 }
 
@@ -277,10 +272,8 @@ ThreadsInClusters clusters_that_divide(int threads, int natural, const config::C
 
 void bench_strategies(Harness& harness, const StrategiesBench& bench) {
   if (!dist::mpi_launcher().empty())
-    throw InputError({.where = "ditbench",
-                      .what = "strategies starts ranks itself",
-                      .got = "a run under " + dist::mpi_launcher(),
-                      .hint = "ditbench strategies without a launcher"});
+    refuse("ditbench", "strategies starts ranks itself", "a run under " + dist::mpi_launcher(), "",
+           "ditbench strategies without a launcher");
   StrategiesMeter(harness, bench).measure();
 }
 
