@@ -283,19 +283,25 @@ def make_inception(torch):
                          nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
-def macs_of(torch, model, images):
-    """Multiply-adds of its convolutions for one image."""
-    total = 0
+def macs_of(torch, model, x):
+    """Multiply-adds of convolutions, linear layers and attention, as ditbench counts them."""
+    macs, hooks = [0], []
 
-    def count(module, _, out):
-        nonlocal total
-        total += out[0].numel() * module.weight[0].numel()
+    def count(layer, inputs, y):
+        if isinstance(layer, torch.nn.Conv2d):
+            macs[0] += y.numel() * layer.in_channels * layer.kernel_size[0] * layer.kernel_size[1]
+        elif y.dim() == 3:
+            macs[0] += y.numel() * layer.in_features
+            if layer.out_features == 3 * layer.in_features:
+                macs[0] += 2 * y.shape[1] * y.shape[1] * layer.in_features
 
-    hooks = [m.register_forward_hook(count) for m in model.modules() if isinstance(m, torch.nn.Conv2d)]
-    model(images[:1])
+    for layer in model.modules():
+        if isinstance(layer, (torch.nn.Conv2d, torch.nn.Linear)):
+            hooks.append(layer.register_forward_hook(count))
+    model(x)
     for hook in hooks:
         hook.remove()
-    return total
+    return macs[0]
 
 
 def inception_child(torch, job):
@@ -306,7 +312,7 @@ def inception_child(torch, job):
     dtype = torch.bfloat16 if job["precision"] == "bf16" else torch.float32
     model = make_inception(torch).eval().to(dtype=dtype, memory_format=layout)
     images = torch.rand(job["batch"], 3, 299, 299).to(dtype=dtype, memory_format=layout)
-    macs = macs_of(torch, model, images)
+    macs = macs_of(torch, model, images[:1])
     if "compile" in job["mode"]:
         import torch._inductor.config
         torch._inductor.config.freezing = True
@@ -452,27 +458,6 @@ def make_autoencoder(torch):
     return nn.ModuleDict({"encode": encoder(), "decode": decoder()})
 
 
-def vae_macs(torch, model, x):
-    """Multiply-adds of convolutions, linear layers and attention, as ditbench counts them."""
-    macs, hooks = [0], []
-
-    def count(layer, inputs, y):
-        if isinstance(layer, torch.nn.Conv2d):
-            macs[0] += y.numel() * layer.in_channels * layer.kernel_size[0] * layer.kernel_size[1]
-        elif y.dim() == 3:
-            macs[0] += y.numel() * layer.in_features
-            if layer.out_features == 3 * layer.in_features:
-                macs[0] += 2 * y.shape[1] * y.shape[1] * layer.in_features
-
-    for layer in model.modules():
-        if isinstance(layer, (torch.nn.Conv2d, torch.nn.Linear)):
-            hooks.append(layer.register_forward_hook(count))
-    model(x)
-    for hook in hooks:
-        hook.remove()
-    return macs[0]
-
-
 def vae_child(torch, job):
     torch.manual_seed(0)
     torch.set_num_threads(job["threads"])
@@ -483,7 +468,7 @@ def vae_child(torch, job):
         model = make_autoencoder(torch).to(dtype=dtype, memory_format=layout).eval()[job["direction"]]
         side = job["side"] if encodes else job["side"] // 8
         x = torch.randn(1, 3 if encodes else LATENTS, side, side).to(dtype=dtype, memory_format=layout)
-        macs = vae_macs(torch, model, x)
+        macs = macs_of(torch, model, x)
         compute = torch.compile(model) if "compile" in job["mode"] else model
         for _ in range(2):
             y = compute(x)
@@ -544,14 +529,18 @@ def modes(wanted):
 
 
 class Work:
-    """What is timed: training steps, or features by the FID network."""
+    """What is timed: training steps, features by the FID network, or a direction of the VAE."""
 
-    def __init__(self, args):
-        self.batch = args.batch
+    def __init__(self, args, direction=None):
+        self.batch, self.flop, self.row = args.batch, None, ""  # row: a word of the name of ditbench's row
         self.job = {"batch": args.batch, "steps": args.steps}
         self.ditbench = ["--batch", str(args.batch), "--repeats", str(args.steps)]
-        if args.inception:
-            self.name, self.job["kind"], self.flop = "FID Inception", "inception", None
+        if direction:
+            self.name, self.batch, self.row = f"VAE {direction}", 1, direction
+            self.job |= {"kind": "vae", "direction": direction, "side": 32 if args.quick else IMAGE_SIDE}
+            self.ditbench = ["vae", *self.ditbench[2:], *(["--quick"] if args.quick else [])]
+        elif args.inception:
+            self.name, self.job["kind"] = "FID Inception", "inception"
             self.ditbench = ["inception"] + self.ditbench
         else:
             self.name, width, depth, _, patch = parse_model(args.model)
@@ -570,7 +559,7 @@ def work_rows(args, work, precision, threads):
                 if name == "ditrain":
                     report = run_ditbench(args.against, work.ditbench + ["--threads", str(threads), "--precision",
                                                                          precision])
-                    row = report["rows"][0]
+                    row = next(row for row in report["rows"] if work.row in row["name"])
                     seconds.setdefault(name, []).append(row["median_s"])
                     rss[name], details[name] = row["peak_rss_bytes"], report["commit"]
                     peak = max(peak, row["limit"])
@@ -588,9 +577,9 @@ def work_rows(args, work, precision, threads):
     for name, values in seconds.items():
         median = statistics.median(values)
         gflops = 1e-9 * (work.flop or 0) * work.batch / median
-        rows.append({"name": name, "dtype": precision, "threads": threads, "batch": work.batch, "median_s": median,
-                     "images_per_second": work.batch / median, "gflops": gflops, "mfu": gflops / peak if peak else None,
-                     "peak_rss_bytes": rss[name], "details": details[name]})
+        rows.append({"name": name, "work": work.name, "dtype": precision, "threads": threads, "batch": work.batch,
+                     "median_s": median, "images_per_second": work.batch / median, "gflops": gflops,
+                     "mfu": gflops / peak if peak else None, "peak_rss_bytes": rss[name], "details": details[name]})
     return rows
 
 
@@ -601,8 +590,8 @@ def print_row(row):
           f"{row['details']}", flush=True)
 
 
-def bench_steps(args):
-    work, rows = Work(args), []
+def bench_work(args, work):
+    rows = []
     print(work.name)
     print(f"{'':<23}{'type':>5}{'threads':>9}{'batch':>7}{'median s':>11}{'img/s':>9}{'GFLOP/s':>10}{'MFU':>8}"
           f"{'RSS GiB':>9}", flush=True)
@@ -621,7 +610,7 @@ def bench_steps(args):
             print(f"{precision}: ditrain / best PyTorch ({other['name']}, {other['threads']} thread(s)): "
                   f"{best['images_per_second'] / other['images_per_second']:.2f} x the images/s, "
                   f"{best['peak_rss_bytes'] / other['peak_rss_bytes']:.2f} x the memory")
-    return {"model": work.name, "rows": rows}
+    return rows
 
 
 def bench_ops(args):
@@ -648,82 +637,6 @@ def bench_ops(args):
         print(f"{name:<32}{1e3 * torch_s:>12.3f}{f'{1e3 * own_s:.3f}' if own_s else '-':>12}"
               f"{f'{ratio:.2f}' if ratio else '-':>8}{PAPER.get(name, '-'):>8}")
     return {"rows": rows, "threads": threads}
-
-
-def vae_turns(args, precision, threads):
-    """Rows of both directions: the contenders take turns, ditbench measures both directions in each of its own."""
-    seconds, details, macs, peak = {}, {}, {}, args.peak.get(precision, 0)
-    left_out = set()
-    for _ in range(args.rounds if args.against else 1):
-        if args.against:
-            report = run_ditbench(args.against, ["vae", "--threads", str(threads), "--precision", precision,
-                                                 "--repeats", str(args.steps), *(["--quick"] if args.quick else [])])
-            for row in report["rows"]:
-                key = ("ditrain", row["name"].split()[1])
-                seconds.setdefault(key, []).append(row["median_s"])
-                details[key] = (row["peak_rss_bytes"], report["commit"])
-                peak = max(peak, row["limit"])
-        for direction in ("encode", "decode"):
-            for mode in modes(args.modes):
-                key = (mode, direction)
-                if key in left_out:
-                    continue
-                try:
-                    result = run_torch({"kind": "vae", "mode": mode, "direction": direction, "precision": precision,
-                                        "threads": threads, "steps": args.steps,
-                                        "side": 32 if args.quick else IMAGE_SIDE})
-                except Failed as error:
-                    print(f"{mode} {direction} {precision} {threads} thread(s) is left out: {error}")
-                    left_out.add(key)
-                    seconds.pop(key, None)
-                    continue
-                seconds.setdefault(key, []).append(statistics.median(result["seconds"]))
-                details[key] = (result["peak_rss_bytes"], result["torch"])
-                macs[direction] = result["macs"]
-    rows = []
-    for (name, direction), values in seconds.items():
-        median = statistics.median(values)
-        gflops = 2e-9 * macs[direction] / median if direction in macs else 0
-        rows.append({"name": name, "direction": direction, "dtype": precision, "threads": threads, "median_s": median,
-                     "images_per_second": 1 / median, "gflops": gflops, "share": gflops / peak if peak else None,
-                     "peak_rss_bytes": details[name, direction][0], "details": details[name, direction][1]})
-    return sorted(rows, key=lambda row: row["direction"], reverse=True)
-
-
-def print_vae_row(row):
-    share = f"{100 * row['share']:6.1f} %" if row["share"] else "       -"
-    print(f"{row['name']:<22}{row['direction']:<8}{row['dtype']:>5}{row['threads']:>9}{row['median_s']:>11.3f}"
-          f"{row['images_per_second']:>9.3f}{row['gflops']:>10.1f}{share}{row['peak_rss_bytes'] / 2**30:>9.2f}  "
-          f"{row['details']}", flush=True)
-
-
-def compare_vae(rows):
-    """Ours beside the fastest of PyTorch's ways, and beside the one with the least memory."""
-    ours = [row for row in rows if row["name"] == "ditrain"]
-    theirs = [row for row in rows if row["name"] != "ditrain"]
-    if not ours or not theirs:
-        return
-    fast = min(theirs, key=lambda row: row["median_s"])
-    small = min(theirs, key=lambda row: row["peak_rss_bytes"])
-    print(f"{ours[0]['direction']} {ours[0]['dtype']} {ours[0]['threads']} thread(s): ditrain / best PyTorch: "
-          f"{fast['median_s'] / ours[0]['median_s']:.2f} x the images/s ({fast['name']}), "
-          f"{ours[0]['peak_rss_bytes'] / fast['peak_rss_bytes']:.2f} x its memory "
-          f"({ours[0]['peak_rss_bytes'] / small['peak_rss_bytes']:.2f} x that of {small['name']})", flush=True)
-
-
-def bench_vae(args):
-    print(f"{'':<22}{'':<8}{'type':>5}{'threads':>9}{'median s':>11}{'img/s':>9}{'GFLOP/s':>10}{'share':>8}"
-          f"{'RSS GiB':>9}", flush=True)
-    rows = []
-    for precision in args.precision:
-        for threads in args.threads:
-            new = vae_turns(args, precision, threads)
-            for row in new:
-                print_vae_row(row)
-            for direction in ("encode", "decode"):
-                compare_vae([row for row in new if row["direction"] == direction])
-            rows += new
-    return {"rows": rows}
 
 
 def numbers(text):
@@ -763,7 +676,11 @@ def main():
     args.threads = numbers(args.threads) if args.threads else default_threads()
     args.peak = dict(zip(("f32", "bf16"), (float(word) for word in args.peak_gflops.split(",") if word)))
     try:
-        report = bench_ops(args) if args.ops else bench_vae(args) if args.vae else bench_steps(args)
+        if args.ops:
+            report = bench_ops(args)
+        else:
+            works = [Work(args, direction) for direction in ("encode", "decode")] if args.vae else [Work(args)]
+            report = {"rows": [row for work in works for row in bench_work(args, work)]}
     except Failed as error:
         sys.exit(f"bench_pytorch: error: {error}")
     if args.json:
