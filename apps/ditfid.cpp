@@ -100,8 +100,8 @@ eval::FidRequest request_of(const config::CommandLine& line) {
                       .got = "--features pixels"});
   }
   if (line.has("save-statistics")) {
-    request.save_statistics = line.get_path("save-statistics");
-    files::check_output_file(request.save_statistics);
+    request.keep_statistics = true;
+    files::check_output_file(line.get_path("save-statistics"));
   }
   if (line.has("json")) files::check_output_file(line.get_path("json"));
   return request;
@@ -138,6 +138,7 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   if (comm.rank() != 0) return kExitDone;
   print(report);
   if (line.has("json")) files::write_file_atomically(line.get_path("json"), eval::to_json(report));
+  if (report.kept) report.kept->write(line.get_path("save-statistics"));
   return kExitDone;
 }
 

@@ -222,6 +222,15 @@ BandScaling scaling_of(const Config& config) {
           *config.number_type, config.number_scale, config.number_offset};
 }
 
+ColourBands colours_of(const Config& settled) {
+  std::vector<std::string> all = settled.bands;
+  try {
+    if (settled.kind->of_bands && holds_tiles(settled.path)) all = TileShards(settled.path).band_names();
+  } catch (const InputError&) {  // samples need no data: it may be gone
+  }
+  return find_common_colours(settled.bands, all).first;
+}
+
 ConditionBands condition_of(const Config& config) {
   ConditionBands all{.path = "", .bands = config.condition};
   const auto is_path = [](const std::string& text) {

@@ -20,7 +20,7 @@ std::string describe(const dataset::BandScaling& scaling, const std::vector<int>
 BandPictures::BandPictures(const dataset::Config& data, int64_t channels) : channels_(channels) {
   if (!dataset::has_scaling(data) || int64_t(data.bands.size()) != channels) return;
   const dataset::BandScaling scaling = dataset::scaling_of(data);
-  const dataset::ColourBands colours = dataset::find_colours(scaling.names);
+  const dataset::ColourBands colours = dataset::colours_of(data);
   if (channels >= 3) rgb_ = {0, 1, 2};
   if (colours.has_rgb()) rgb_ = {colours.red, colours.green, colours.blue};
   if (rgb_.empty()) return;

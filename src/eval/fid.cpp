@@ -12,13 +12,6 @@
 namespace ditrain::eval {
 namespace {
 
-const Features& needed_features(const Side& side, const char* metric) {
-  if (side.features) return *side.features;
-  throw InputError({.where = side.path,
-                    .what = fmt::format("'{}' needs images, not statistics, on both sides", metric),
-                    .hint = "--metrics fid"});
-}
-
 // Splits of the Inception Score: ADM's evaluator takes 5,000 images at a time, others 10 equal splits.
 constexpr int64_t kSplits = 10, kImagesOfSplit = 5000;
 constexpr uint64_t kShuffleSeed = 2020;
@@ -63,13 +56,14 @@ std::string protocol_of(const FidRequest& request, const Side& real, const Side&
   if (wants(request, FidMetric::kInceptionScore))
     line +=
         fmt::format("; inception score of {}, logits without bias", describe_splits(request, generated.features->n));
-  if (wants(request, FidMetric::kPrecisionRecall)) line += "; precision and recall of 3 neighbours";
+  if (wants(request, FidMetric::kPrecisionRecall))
+    line += fmt::format("; precision and recall of {} neighbours", kNeighbours);
   return line;
 }
 
 void measure_score(const FidRequest& request, const Side& generated, FidReport& report) {
   if (!wants(request, FidMetric::kInceptionScore)) return;
-  const Features& f = needed_features(generated, "is");
+  const Features& f = *generated.features;
   const std::vector<double> probabilities = probabilities_of(f.logits, nn::kInceptionClasses);
   const MeanAndDeviation value =
       has_splits_of_adm(request)
@@ -82,18 +76,10 @@ void measure_spatial_distance(parallel::Team& team, const FidRequest& request, S
                               FidReport& report) {
   if (!wants(request, FidMetric::kSfid)) return;
   for (Side* side : {&real, &generated}) {
-    if (side->spatial_statistics) continue;
-    if (!side->features)
-      throw InputError({.where = side->path,
-                        .what = "'sfid' needs images or statistics of spatial features",
-                        .got = "mu and sigma alone",
-                        .expected = "mu_s and sigma_s, as ADM's references have",
-                        .hint = "--metrics fid"});
-    side->spatial_statistics = statistics_of(team, side->features->spatial, nn::kInceptionSpatial);
+    if (!side->spatial_statistics)
+      side->spatial_statistics = statistics_of(team, side->features->spatial, nn::kInceptionSpatial);
   }
-  const FeatureStatistics &a = *real.spatial_statistics, &b = *generated.spatial_statistics;
-  check_dimensions(real, generated, a.dimensions(), b.dimensions());
-  report.sfid = frechet_distance(team, a, b).value;
+  report.sfid = frechet_distance(team, *real.spatial_statistics, *generated.spatial_statistics).value;
 }
 
 FeatureRows<float> rows_of(const Features& f) { return {f.values.data(), f.n, f.d}; }
@@ -101,14 +87,13 @@ FeatureRows<float> rows_of(const Features& f) { return {f.values.data(), f.n, f.
 void measure_sets(parallel::Team& team, const FidRequest& request, const Side& real, const Side& generated,
                   FidReport& report) {
   if (wants(request, FidMetric::kKid)) {
-    const Features &x = needed_features(generated, "kid"), &y = needed_features(real, "kid");
-    const MeanAndDeviation value = kid(team, rows_of(x), rows_of(y));
+    const MeanAndDeviation value = kid(team, rows_of(*generated.features), rows_of(*real.features));
     report.kid = value.mean;
     if (!std::isnan(value.deviation)) report.kid_deviation = value.deviation;
   }
   if (wants(request, FidMetric::kPrecisionRecall)) {
-    const Features &x = needed_features(generated, "pr"), &y = needed_features(real, "pr");
-    const PrecisionRecall value = precision_recall(team, rows_of(y), rows_of(x));
+    const PrecisionRecall value =
+        precision_recall(team, rows_of(*real.features), rows_of(*generated.features), kNeighbours);
     report.precision = value.precision, report.recall = value.recall;
   }
 }
@@ -130,6 +115,14 @@ void measure_distance(parallel::Team& team, const FidRequest& request, Side& rea
         fmt::format("{} and {} eigenvalues were negative and were set to 0, the largest of them {:.1e} of the largest",
                     distance.num_negative1, distance.num_negative, -worst));
   }
+}
+
+int64_t dimensions_of(const FidRequest& request, const Side& side) {
+  if (side.statistics) return side.statistics->dimensions();
+  if (request.features.kind == FeatureKind::kInception) return nn::kInceptionFeatures;
+  side.set->prepare(0, 1);
+  const EvalImage image = side.set->image(0);
+  return eval::dimensions_of(request.features.kind, {image.channels, image.height, image.width});
 }
 
 constexpr const char* kSameShape = "images of the same size and, of tiles, the same bands in the same order";
@@ -155,14 +148,11 @@ FidReport measure(parallel::Team& team, dist::Communicator& comm, const FidReque
   const bool pixels = request.features.kind == FeatureKind::kPixels;
   for (Side* side : {&real, &generated}) {
     check_facts(*side, report.warnings);
-    if (!pixels) check_counts(*side, nn::kInceptionFeatures, request, report.warnings);
+    check_counts(*side, dimensions_of(request, *side), request, report.warnings);
   }
-  for (Side* side : {&real, &generated}) {
-    add_features(team, comm, request, *side);
-    if (pixels && comm.rank() == 0 && side->set) check_counts(*side, side->features->d, request, report.warnings);
-  }
+  check_dimensions(real, generated, dimensions_of(request, real), dimensions_of(request, generated));
+  for (Side* side : {&real, &generated}) add_features(team, comm, request, *side);
   if (comm.rank() != 0) return {};
-  check_dimensions(real, generated);
   if (pixels && real.made && generated.features)
     expect_same(real, "other pixels", real.made->input, generated.features->description, kSameShape);
   if (pixels && generated.made && real.features)
@@ -184,11 +174,11 @@ FidReport measure(parallel::Team& team, dist::Communicator& comm, const FidReque
   return report;
 }
 
-// Statistics of the real side, kept for --save-statistics; the facts are those of the first composite's images.
-void keep_statistics(parallel::Team& team, const FidRequest& request, Side& real, std::vector<SavedStatistics>& all,
-                     std::optional<StatisticsFacts>& facts) {
-  all.push_back({needed_statistics(team, real), real.spatial_statistics});
-  if (all.size() > 1) return;
+// Statistics of the real side in one more composite; the facts are those of the first composite's images.
+void keep_statistics(parallel::Team& team, const FidRequest& request, Side& real, KeptStatistics& kept) {
+  kept.all.push_back({needed_statistics(team, real), real.spatial_statistics});
+  if (kept.all.size() > 1) return;
+  std::optional<StatisticsFacts>& facts = kept.facts;
   facts = real.made;
   if (real.is_of_file) return;
   facts = facts_of(request);
@@ -205,28 +195,31 @@ FidReport evaluate_fid(parallel::Team& team, const FidRequest& request) {
 FidReport evaluate_fid(parallel::Team& team, dist::Communicator& comm, const FidRequest& asked) {
   FidRequest request = asked;
   check_request(request);
-  const auto add_bands = [&](FidReport& report) {
+  std::vector<std::string> warnings;
+  std::optional<BandComparison> bands;
+  const auto measure_bands = [&] {
     if (comm.rank() != 0) return;
-    report.bands = compare_bands(request.real, request.generated);
-    if (!report.bands->other_scales.empty())
-      report.warnings.push_back(
+    bands = compare_bands(request.real, request.generated);
+    if (!bands->other_scales.empty())
+      warnings.push_back(
           fmt::format("{}: the sides state different scales or offsets; NDVI, angles and composites compare number * "
                       "scale + offset",
-                      report.bands->other_scales));
+                      bands->other_scales));
   };
   if (request.metrics == std::vector{FidMetric::kBands}) {
+    measure_bands();
     FidReport report;
+    report.bands = std::move(bands), report.warnings = std::move(warnings);
     report.protocol = fmt::format("pixels of bands in digital numbers, without missing ones; real {}; generated {}",
                                   request.real, request.generated);
-    add_bands(report);
     return report;
   }
   Side real = open_side(false, request.real, request), generated = open_side(true, request.generated, request);
   for (const Side* side : {&real, &generated})  // before the network's weights are asked for
     if (side->made && (real.set || generated.set)) check_features(*side, std::string(word_of(request.features.kind)));
   if (real.set || generated.set) load_network(request.features);
-  std::vector<std::string> warnings;
   check_statistics(request, real, generated, warnings);
+  check_metrics(request, real, generated);
   std::vector<Composite> composites;
   if (request.features.kind == FeatureKind::kInception)
     composites = composites_for(team, real, generated, warnings);
@@ -234,26 +227,26 @@ FidReport evaluate_fid(parallel::Team& team, dist::Communicator& comm, const Fid
     pair_bands(real, generated), check_numbers(real, generated);
   const bool both_are_tiles = real.tiles() != nullptr && generated.tiles() != nullptr;
   const bool real_is_picture = real.set && real.tiles() == nullptr;  // the composites are those of the generated side
+  if (wants(request, FidMetric::kBands) || (both_are_tiles && !composites.empty())) measure_bands();
   FidReport first;
-  std::vector<SavedStatistics> saved;
-  std::optional<StatisticsFacts> facts;
+  KeptStatistics kept;
   for (size_t i = 0; i < std::max<size_t>(1, composites.size()); ++i) {
     if (i > 0) real = open_side(false, request.real, request), generated = open_side(true, request.generated, request);
     if (!composites.empty())
       for (Side* side : {&real, &generated}) show_composite(*side, composites, i, request);
     FidReport report = measure(team, comm, request, real, generated);
-    if (comm.rank() == 0 && !request.save_statistics.empty()) keep_statistics(team, request, real, saved, facts);
+    if (comm.rank() == 0 && request.keep_statistics) keep_statistics(team, request, real, kept);
     if (!composites.empty()) report.composite = composites[i];
     std::erase_if(report.warnings, [&](const std::string& w) {  // said already, of the same images
       return std::count(first.warnings.begin(), first.warnings.end(), w) > 0;
     });
     i == 0 ? first = std::move(report) : first.others.emplace_back(std::move(report));
   }
-  if (wants(request, FidMetric::kBands) || (both_are_tiles && !composites.empty())) add_bands(first);
   if (comm.rank() != 0) return {};
+  first.bands = std::move(bands);
   first.warnings.insert(first.warnings.begin(), warnings.begin(), warnings.end());
-  if (facts && !real_is_picture) facts->composites = composites;
-  if (!request.save_statistics.empty()) write_statistics(request.save_statistics, saved, facts);
+  if (kept.facts && !real_is_picture) kept.facts->composites = composites;
+  if (request.keep_statistics) first.kept = std::move(kept);
   return first;
 }
 
@@ -266,14 +259,6 @@ double bytes_of_row(const FidRequest& request, const Side& side, double d) {
   if (side.is_generated && wants(request, FidMetric::kInceptionScore))
     values += nn::kInceptionClasses * (sizeof(float) + sizeof(double));
   return values;
-}
-
-int64_t dimensions_of(const FidRequest& request, Side& side) {
-  if (side.statistics) return side.statistics->dimensions();
-  if (request.features.kind == FeatureKind::kInception) return nn::kInceptionFeatures;
-  side.set->prepare(0, 1);
-  const EvalImage image = side.set->image(0);
-  return eval::dimensions_of(request.features.kind, {image.channels, image.height, image.width});
 }
 
 }  // namespace

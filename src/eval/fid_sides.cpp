@@ -138,7 +138,7 @@ void add_features(parallel::Team& team, dist::Communicator& comm, const FidReque
 
 void check_request(const FidRequest& request) {
   if (request.metrics.empty()) throw InputError({.where = "metrics", .what = "no metric was asked for"});
-  if (!request.save_statistics.empty() && request.metrics == std::vector{FidMetric::kBands})
+  if (request.keep_statistics && request.metrics == std::vector{FidMetric::kBands})
     throw InputError({.where = "metrics", .what = "'bands' makes no statistics that could be saved"});
   const bool pixels = request.features.kind == FeatureKind::kPixels;
   for (const FidMetric metric : {FidMetric::kSfid, FidMetric::kInceptionScore}) {
@@ -150,9 +150,47 @@ void check_request(const FidRequest& request) {
   }
 }
 
+void check_metrics(const FidRequest& request, const Side& real, const Side& generated) {
+  const auto need_images = [&](FidMetric metric, const Side& side, int64_t least) {
+    if (!wants(request, metric)) return;
+    if (!side.set)
+      throw InputError(
+          {.where = side.path,
+           .what = fmt::format("'{}' needs images, not statistics, {}", word_of(metric),
+                               metric == FidMetric::kInceptionScore ? "on the generated side" : "on both sides"),
+           .hint = "--metrics fid"});
+    if (side.set->size() < least)
+      throw InputError({.where = side.path,
+                        .what = fmt::format("too few {} images for '{}'", side.role(), word_of(metric)),
+                        .got = std::to_string(side.set->size()),
+                        .expected = fmt::format("at least {}", least)});
+  };
+  for (const Side* side : {&real, &generated})
+    need_images(FidMetric::kKid, *side, 2), need_images(FidMetric::kPrecisionRecall, *side, kNeighbours + 1);
+  need_images(FidMetric::kInceptionScore, generated, 1);
+  for (const Side* side : {&real, &generated})
+    if (request.features.kind == FeatureKind::kInception && side->set && side->set->is_latent())
+      throw InputError({.where = side->path,
+                        .what = "the Inception network sees pictures, not latents",
+                        .got = "samples.json: latents",
+                        .hint = "decoding them (ditsample --vae), or --features pixels and latents on both sides"});
+  if (!wants(request, FidMetric::kSfid)) return;
+  for (const Side* side : {&real, &generated})
+    if (!side->set && !side->spatial_statistics)
+      throw InputError({.where = side->path,
+                        .what = "'sfid' needs images or statistics of spatial features",
+                        .got = "mu and sigma alone",
+                        .expected = "mu_s and sigma_s, as ADM's references have",
+                        .hint = "--metrics fid"});
+  const auto spatial = [](const Side& side) {
+    return side.spatial_statistics ? side.spatial_statistics->dimensions() : nn::kInceptionSpatial;
+  };
+  check_dimensions(real, generated, spatial(real), spatial(generated));
+}
+
 void check_counts(const Side& side, int64_t d, const FidRequest& request, std::vector<std::string>& warnings) {
   if (!side.set) return;
-  const bool saves = !side.is_generated && !request.save_statistics.empty();
+  const bool saves = !side.is_generated && request.keep_statistics;
   const bool needs_covariance = ((wants(request, FidMetric::kFid) || saves) && !side.statistics) ||
                                 (wants(request, FidMetric::kSfid) && !side.spatial_statistics);
   const int64_t n = side.set->size();
@@ -243,12 +281,6 @@ void check_dimensions(const Side& real, const Side& generated, int64_t of_real, 
                     .got = std::to_string(of_generated),
                     .expected = fmt::format("{}, as {} has", of_real, real.path),
                     .hint = "images of one size, and statistics that were made with the same features"});
-}
-void check_dimensions(const Side& real, const Side& generated) {
-  const auto dimensions = [](const Side& side) {
-    return side.statistics ? side.statistics->dimensions() : side.features->d;
-  };
-  check_dimensions(real, generated, dimensions(real), dimensions(generated));
 }
 
 StatisticsFacts facts_of(const FidRequest& request) {

@@ -10,6 +10,8 @@
 
 namespace ditrain::eval {
 
+inline constexpr int64_t kNeighbours = 3;  ///< of improved precision and recall
+
 bool wants(const FidRequest& request, FidMetric metric);
 
 /// One side of the comparison: statistics, the features that they were made of, or both.
@@ -43,6 +45,8 @@ void pair_bands(Side& real, Side& generated);
 
 // Checks. Errors: InputError, where = the path of a side; what may be compared with care is a warning.
 void check_request(const FidRequest& request);
+/// Compares the metrics with what the sides hold, before any feature is computed.
+void check_metrics(const FidRequest& request, const Side& real, const Side& generated);
 /// Compares the number of images with that of the features, d.
 void check_counts(const Side& side, int64_t d, const FidRequest& request, std::vector<std::string>& warnings);
 /// Checks that pixels of both sides have numbers of one kind.
@@ -50,7 +54,6 @@ void check_numbers(Side& real, Side& generated);
 /// Compares the images with their samples.json.
 void check_facts(const Side& side, std::vector<std::string>& warnings);
 void check_dimensions(const Side& real, const Side& generated, int64_t of_real, int64_t of_generated);
-void check_dimensions(const Side& real, const Side& generated);
 /// Check how statistics of a file were made against the other side. `hint` replaces the advice on flags.
 void check_features(const Side& side, const std::string& other, const std::string& hint = "");
 void check_made(const Side& side, const StatisticsFacts& other, const std::string& hint = "");

@@ -57,6 +57,12 @@ std::string read_facts(const std::string& samples) {
   }
 }
 
+// Whether facts say that the samples are latents, of whose values pictures keep eight bits of some.
+bool tell_latents(const std::string& facts) {
+  const auto json = nlohmann::json::parse(facts, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() && json.value("latents", nlohmann::json()) == true;
+}
+
 // The SHA-256 of the file, or of the list that sha256sum would print.
 std::string sha256_of_files(const std::vector<std::string>& paths) {
   if (paths.size() == 1) return files::sha256_of_file(paths[0]);
@@ -194,7 +200,10 @@ const char* images_of(const weights::SafetensorsFile& file) {
 class Shards final : public ImageSet {
  public:
   Shards(const std::string& path, const std::vector<std::string>& files)
-      : path_(path), paths_(files), facts_(read_facts(files::folder_of(files.front()))) {
+      : path_(path),
+        paths_(files),
+        facts_(read_facts(files::folder_of(files.front()))),
+        is_latent_(tell_latents(facts_)) {
     for (const std::string& file : files) {
       files_.emplace_back(file);
       const char* name = images_of(files_.back());
@@ -212,7 +221,9 @@ class Shards final : public ImageSet {
   }
 
   int64_t size() const override { return size_; }
-  std::string describe() const override { return fmt::format("{} images in the shards {}", size_, path_); }
+  std::string describe() const override {
+    return fmt::format("{} {} in the shards {}", size_, is_latent_ ? "latents" : "images", path_);
+  }
   std::string sha256() const override { return sha256_of_files(paths_); }
   std::string facts() const override { return facts_; }
 
@@ -221,7 +232,7 @@ class Shards final : public ImageSet {
     const weights::TensorView row = weights::row_range(tensors_[shard], i - begins_[shard], 1);
     const std::string name = fmt::format("{}, image {}", paths_[shard], i - begins_[shard]);
     if (tensors_[shard].name == "samples" && row.dtype != "U8")
-      return round_as_saved(weights::to_f32(row).data(), {row.shape[1], row.shape[2], row.shape[3]}, name);
+      return round_as_saved(weights::to_f32(row).data(), {row.shape[1], row.shape[2], row.shape[3]}, is_latent_, name);
     EvalImage image{row.shape[2], row.shape[3], row.shape[1], row.dtype == "U8", true};
     image.name = name;
     if (image.is_u8) {
@@ -238,6 +249,7 @@ class Shards final : public ImageSet {
   std::string path_;
   std::vector<std::string> paths_;
   std::string facts_;
+  const bool is_latent_;
   std::vector<weights::SafetensorsFile> files_;
   std::vector<weights::TensorView> tensors_;
   std::vector<int64_t> begins_;
@@ -287,10 +299,10 @@ bool is_of_tiles(const weights::SafetensorsFile& file) {
   return file.contains("images") && file.metadata().contains("bands");
 }
 
-// Whether pictures cannot show what the first shard of a folder holds: digital numbers, or other channels.
+// Whether pictures cannot show what the first shard of a folder holds: digital numbers, latents, or other channels.
 bool says_more_than_pictures(const std::string& shard) {
   const weights::SafetensorsFile file(shard);
-  if (is_of_tiles(file)) return true;
+  if (is_of_tiles(file) || tell_latents(read_facts(files::folder_of(shard)))) return true;
   const char* name = images_of(file);
   if (!file.contains(name) || file.tensor(name).shape.size() != 4) return false;
   const int64_t channels = file.tensor(name).shape[1];
@@ -312,10 +324,12 @@ std::string first_bytes(const std::string& path) {
 
 }  // namespace
 
-EvalImage round_as_saved(const float* chw, const dataset::SampleShape& shape, std::string name) {
+bool ImageSet::is_latent() const { return tell_latents(facts()); }
+
+EvalImage round_as_saved(const float* chw, const dataset::SampleShape& shape, bool is_latent, std::string name) {
   EvalImage image{.height = shape.height, .width = shape.width, .channels = shape.channels};
   image.name = std::move(name);
-  if (shape.channels == 1 || shape.channels == 3) {
+  if (!is_latent && (shape.channels == 1 || shape.channels == 3)) {
     images::ImageU8 picture = images::to_image(chw, shape.channels, shape.height, shape.width);
     image.channels = picture.channels, image.u8 = std::move(picture.pixels);
   } else {

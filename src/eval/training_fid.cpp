@@ -23,24 +23,26 @@ using dataset::SampleShape;
 // Images in memory.
 class Samples final : public ImageSet {
  public:
-  Samples(const std::vector<float>& values, const SampleShape& shape) : values_(values), shape_(shape) {}
+  Samples(const std::vector<float>& values, const SampleShape& shape, bool is_latent)
+      : values_(values), shape_(shape), is_latent_(is_latent) {}
   int64_t size() const override { return int64_t(values_.size()) / shape_.elements(); }
   std::string describe() const override { return fmt::format("{} samples", size()); }
   std::string sha256() const override { return ""; }
   EvalImage image(int64_t i) override {
-    return round_as_saved(values_.data() + i * shape_.elements(), shape_, fmt::format("sample {}", i));
+    return round_as_saved(values_.data() + i * shape_.elements(), shape_, is_latent_, fmt::format("sample {}", i));
   }
 
  private:
   const std::vector<float>& values_;
   const SampleShape shape_;
+  const bool is_latent_;
 };
 
 // Images of a data set, spread evenly over it: numbers first ... first + n - 1 of `all`.
 class ImagesOfData final : public ImageSet {
  public:
-  ImagesOfData(const dataset::Dataset& data, const parallel::Range& mine, int64_t all)
-      : data_(data), mine_(mine), all_(all) {}
+  ImagesOfData(const dataset::Dataset& data, const parallel::Range& mine, int64_t all, bool is_latent)
+      : data_(data), mine_(mine), all_(all), is_latent_(is_latent) {}
   int64_t size() const override { return mine_.size(); }
   std::string describe() const override { return fmt::format("{} images of the data", all_); }
   std::string sha256() const override { return ""; }
@@ -49,13 +51,14 @@ class ImagesOfData final : public ImageSet {
     std::vector<float> chw(size_t(data_.shape().elements()));
     Condition condition;
     data_.load(index, /*flip=*/false, chw.data(), &condition);
-    return round_as_saved(chw.data(), data_.shape(), fmt::format("image {} of the data", index));
+    return round_as_saved(chw.data(), data_.shape(), is_latent_, fmt::format("image {} of the data", index));
   }
 
  private:
   const dataset::Dataset& data_;
   const parallel::Range mine_;
   const int64_t all_;
+  const bool is_latent_;
 };
 
 }  // namespace
@@ -63,9 +66,7 @@ class ImagesOfData final : public ImageSet {
 void expect_colours_in_order(const dataset::Config& settled) {
   if (!dataset::has_scaling(settled) || settled.bands.size() != 3) return;
   const std::vector<std::string>& bands = settled.bands;
-  // Which sensor it is, all bands of the tiles tell.
-  const std::vector<std::string> all = settled.kind->of_bands ? dataset::TileShards(settled.path).band_names() : bands;
-  const dataset::ColourBands c = dataset::find_common_colours(bands, all).first;
+  const dataset::ColourBands c = dataset::colours_of(settled);
   if (c.has_rgb() && (c.red != 0 || c.green != 1))
     throw InputError(
         {.where = "data.bands",
@@ -86,7 +87,7 @@ FeatureStatistics TrainingFid::statistics_of_all(std::vector<float> mine) {
 
 TrainingFid::TrainingFid(const Setup& setup, const dataset::Dataset& data, parallel::Team& team,
                          dist::Communicator& comm)
-    : settings_(setup.features), shape_(setup.samples), team_(team), comm_(comm) {
+    : settings_(setup.features), shape_(setup.samples), is_latent_(setup.is_latent), team_(team), comm_(comm) {
   load_network(settings_);
   std::string input;
   if (!setup.reference.empty()) {
@@ -95,7 +96,7 @@ TrainingFid::TrainingFid(const Setup& setup, const dataset::Dataset& data, paral
     input = std::move(reference.input);
   } else {
     const int64_t n = std::min(data.size(), setup.most_of_data);
-    ImagesOfData images(data, parallel::partition(n, comm.rank(), comm.world_size()), n);
+    ImagesOfData images(data, parallel::partition(n, comm.rank(), comm.world_size()), n, is_latent_);
     reference_ =
         statistics_of_all(images.size() > 0 ? features_of(team, images, settings_).values : std::vector<float>());
     description_ = images.describe();
@@ -114,7 +115,7 @@ TrainingFid::TrainingFid(const Setup& setup, const dataset::Dataset& data, paral
 // Features of pixels have no names: those of other sizes or numbers may be as many.
 void TrainingFid::expect_pixels(const std::string& where, const std::string& input) const {
   const std::vector<float> black(size_t(shape_.elements()), -1.0f);
-  Samples samples(black, shape_);
+  Samples samples(black, shape_, is_latent_);
   const auto size_of = [](const std::string& description) {
     return description.substr(0, std::min(description.find(", divided by"), description.find(", bands")));
   };
@@ -146,7 +147,7 @@ double TrainingFid::distance(int64_t num_mine, const Draw& draw) {
   std::vector<float> features;
   for (int64_t first = 0; first < num_mine; first += kSamplesAtOnce) {
     const std::vector<float> images = draw(first, std::min(kSamplesAtOnce, num_mine - first));
-    Samples samples(images, shape_);
+    Samples samples(images, shape_, is_latent_);
     const std::vector<float> more = features_of(team_, samples, settings_).values;
     features.insert(features.end(), more.begin(), more.end());
   }

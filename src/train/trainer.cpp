@@ -40,6 +40,30 @@ std::vector<config::RankInvariant> start_invariants(const config::Config& config
   return invariants;
 }
 
+// The numbers of the reference are scaled as the data's, so they have to mean the same: what data.number_* say, or what
+// the tiles of the data say where these keys were given.
+void expect_same_numbers(const dataset::Config& reference, const dataset::Config& data) {
+  const std::string words = "tiles of the same type, scale and offset as data.path";
+  if (reference.number_type != data.number_type)
+    refuse("eval.reference", "the tiles have another type than the data", std::string(word_of(*reference.number_type)),
+           std::string(word_of(*data.number_type)), words);
+  std::vector<dataset::TileBand> said;
+  if (data.kind->of_bands) {
+    const dataset::TileShards shards(data.path);
+    for (const int b : dataset::find_bands(shards.band_names(), data.bands, "data.bands"))
+      said.push_back(shards.bands()[size_t(b)]);
+  }
+  for (size_t b = 0; b < data.bands.size() && !data.number_scale.empty() && !data.number_offset.empty(); ++b) {
+    const double scale = reference.number_scale[b], offset = reference.number_offset[b];
+    const bool same = (scale == data.number_scale[b] && offset == data.number_offset[b]) ||
+                      (!said.empty() && scale == said[b].scale && offset == said[b].offset);
+    if (!same)
+      refuse("eval.reference", "the tiles have other scales or offsets than the data",
+             fmt::format("{} * {} + {}", data.bands[b], scale, offset),
+             fmt::format("{} * {} + {}", data.bands[b], data.number_scale[b], data.number_offset[b]), words);
+  }
+}
+
 // A reference of tiles, scaled as the samples are; null: it is statistics or pictures.
 std::unique_ptr<dataset::Dataset> reference_tiles(const config::Config& c, const dataset::SampleShape& shape) {
   if (!dataset::has_scaling(c.data) || c.eval.reference.empty() || !dataset::holds_tiles(c.eval.reference))
@@ -47,7 +71,16 @@ std::unique_ptr<dataset::Dataset> reference_tiles(const config::Config& c, const
   dataset::Config data = c.data;
   data.kind = dataset::find_kind("tiles"), data.path = c.eval.reference, data.hold_out = 0;
   data.condition.clear(), data.condition_low.clear(), data.condition_high.clear();  // distances need none
-  return dataset::open_dataset(data, shape, /*num_classes=*/0, uint64_t(c.train.seed));
+  data.number_type.reset(), data.number_scale.clear(), data.number_offset.clear();  // as these tiles say
+  std::unique_ptr<dataset::Dataset> tiles;
+  try {
+    dataset::settle_tiles(data);
+    tiles = dataset::open_dataset(data, shape, /*num_classes=*/0, uint64_t(c.train.seed));
+  } catch (const InputError& error) {  // it knows the keys of the data
+    throw InputError({.where = "eval.reference", .what = c.eval.reference + ": " + error.what()});
+  }
+  expect_same_numbers(data, c.data);
+  return tiles;
 }
 
 // Collective: the reference that samples are compared with; null: they are not.
@@ -59,7 +92,8 @@ std::unique_ptr<eval::TrainingFid> make_fid(TrainingState& state, const dataset:
   const dataset::SampleShape samples = decodes ? state.decoder->images() : plan::model_shape(config.model);
   const bool latents = !config::learns_pixels(config) && !decodes;
   const auto tiles = latents ? nullptr : reference_tiles(config, samples);
-  eval::TrainingFid::Setup setup{.reference = tiles ? "" : config.eval.reference, .samples = samples};
+  eval::TrainingFid::Setup setup{
+      .reference = tiles ? "" : config.eval.reference, .samples = samples, .is_latent = latents};
   setup.features.kind = config.eval.features == config::FidFeatures::kInception ? eval::FeatureKind::kInception
                                                                                 : eval::FeatureKind::kPixels;
   setup.features.weights = config.eval.weights;

@@ -167,6 +167,18 @@ TEST_CASE("ditdata: the latents of three bands of tiles, which have no names") {
                                    "eval.fid_samples=5", "eval.reference=" + (scratch / "tiles")});
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "measured", 1, sets(measured))), 0);
   CHECK(read_metrics(scratch / "measured").at(0).at("fid_pixels") < 1e4);  // of digital numbers it would be above 1e7
+  // Tiles whose numbers mean something else would give another distance, and no sign of it.
+  const std::vector<int16_t> others(numbers.begin(), numbers.end());
+  const auto refused = [&](const char* type, const void* data, const char* scale, const char* text) {
+    ditrain::weights::write_safetensors(scratch / "other.safetensors", {{"images", type, {5, 4, 16, 16}, data}},
+                                        {{"bands", R"(["B2", "B3", "B4", "B8"])"}, {"scale", scale}});
+    require_error(
+        tiny_ditrain(scratch / type, 1, sets(measured) + sets({"eval.reference=" + (scratch / "other.safetensors")})),
+        {"[eval.reference]", text});
+  };
+  refused("U16", numbers.data(), "[1, 2, 3, 8]",
+          "other scales or offsets than the data; got B4 * 3 + 0, expected B4 * 4");
+  refused("I16", others.data(), "[1, 2, 4, 8]", "the tiles have another type than the data; got i16, expected u16");
 
   // The model knows the tiles by itself: what a VAE decodes are digital numbers of named bands.
   for (const char* gone : {"tiles", "latents"}) fs::remove_all(scratch / gone);

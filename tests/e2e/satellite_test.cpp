@@ -69,11 +69,11 @@ TEST_CASE("satellite: scenes become tiles, a model, and samples with digital num
                        more);
   };
   const Result drawn = require_ok(draw("one", {}));
-  CHECK_THAT(drawn.out, Contains("red, green, blue are B4") && !Contains("false colour"));  // B8 may be panchromatic
+  CHECK_THAT(drawn.out, Contains("red, green, blue are B4") && Contains("false colour of B8"));  // of 13 bands
   REQUIRE_EXIT(run(mpirun(2, draw("two", {"--threads", "1"}))), 0);
   CHECK(data_files(scratch / "one") == data_files(scratch / "two"));
   const images::ImageU8 grid = images::read_image(scratch / "one.png");
-  CHECK(grid.width == 2 + 2 * (16 + 2));  // two columns
+  CHECK(grid.width == 2 + 2 * (16 + 1 + 16 + 2));  // two columns
 
   images::Raster sample(scratch / "one/000002.tif"), scene(scratch / "scenes/field/a.tif");
   CHECK(sample.info().type == images::PixelType::kU16);

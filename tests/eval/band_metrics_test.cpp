@@ -93,6 +93,16 @@ TEST_CASE("band pictures: colours by name, false colour beside them, the stretch
   CHECK(std::vector<uint8_t>(image.pixels.begin() + 6, image.pixels.begin() + 9) == std::vector<uint8_t>{0, 0, 0});
   CHECK(std::vector<uint8_t>(image.pixels.begin() + 9, image.pixels.begin() + 12) ==
         std::vector<uint8_t>{images::to_u8(1), images::to_u8(0.5f), images::to_u8(0)});
+
+  // Of three or five bands the tiles tell that they are Sentinel-2's; without them nothing does.
+  const dataset::ScratchFolder scratch;
+  TestTiles{.bands = {"B2", "B3", "B4", "B8", "B8A", "B11", "B12"}}.write(scratch / "s2.safetensors");
+  data.path = scratch / "s2.safetensors", data.bands = {"B2", "B3", "B4"};
+  data.scale_low = {0, 0, 0}, data.scale_high = {1000, 1000, 1000};
+  CHECK_THAT(eval::BandPictures(data, 3).description(), Catch::StartsWith("red, green, blue are B4 (0 to 1000), B3"));
+  data.path = scratch / "gone.safetensors";
+  CHECK_THAT(eval::BandPictures(data, 3).description(), Catch::StartsWith("red, green, blue are B2"));
+
   const eval::BandPictures plain(dataset::Config(), 4);
   CHECK(plain.description().empty());
   CHECK(plain(chw.data(), 1, 2).pixels == images::to_image(chw.data(), 4, 1, 2).pixels);

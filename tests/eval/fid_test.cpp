@@ -87,8 +87,9 @@ TEST_CASE("statistics stand in for images, where means and covariances are enoug
   write_noise(folder / "b.npz", 300, 120, 30, "b");
   parallel::Team team({.num_workers = 2});
   FidRequest images = request(folder / "a.npz", folder / "b.npz");
-  images.save_statistics = folder / "s.npz";
+  images.keep_statistics = true;
   const FidReport from_images = evaluate_fid(team, images);
+  from_images.kept->write(folder / "s.npz");
   const FidReport from_statistics = evaluate_fid(team, request(folder / "s.npz", folder / "b.npz"));
   CHECK(*from_statistics.fid == Approx(*from_images.fid).epsilon(1e-12));
   CHECK_THAT(from_statistics.protocol, Contains("real statistics of 48 dimensions in " + folder / "s.npz"));
@@ -219,6 +220,30 @@ TEST_CASE("what an evaluation takes follows from the headers of the files") {
         1500 * 2048 * 4 + 500 * 1008 * 12 + size_t(6) * 2048 * 2048 * 8 + kInceptionBytes);
 }
 
+TEST_CASE("requests that the sides cannot answer are refused before an image of them is read") {
+  TemporaryFolder folder;
+  parallel::Team team({.num_workers = 1});
+  write_images(folder / "a.npz", 60, 100, 40, "a");
+  const FeatureStatistics plain{{1, 2}, {4, 0, 0, 9}};
+  write_statistics(folder / "s.npz", {{plain}});
+  const std::string broken = folder / "broken";  // of images that cannot be read, but for the first
+  std::filesystem::create_directory(broken);
+  for (int i = 0; i < 3; ++i)
+    images::write_png(broken + "/" + std::to_string(i) + ".png", {4, 4, 3, std::vector<uint8_t>(48, uint8_t(50 * i))});
+  put_file(broken + "/2.png", "damaged");
+  const auto refused = [&](const std::string& real, const std::string& generated, std::vector<FidMetric> metrics,
+                           const std::string& text) {
+    FidRequest asked = request(real, generated, std::move(metrics));
+    asked.allow_small = true;
+    CHECK_THROWS_WITH(evaluate_fid(team, asked), Contains(text));
+  };
+  refused(broken, folder / "s.npz", {FidMetric::kFid, FidMetric::kKid}, "s.npz] 'kid' needs images, not statistics");
+  refused(folder / "s.npz", broken, {FidMetric::kFid}, "features of different dimensions; got 48, expected 2");
+  refused(broken, folder / "a.npz", {FidMetric::kPrecisionRecall},
+          "broken] too few real images for 'pr'; got 3, expected at least 4");
+  refused(broken, folder / "a.npz", {FidMetric::kFid, FidMetric::kBands}, "broken] there are no tiles");
+}
+
 TEST_CASE("statistics of spatial features give sFID without images and without weights") {
   TemporaryFolder folder;
   parallel::Team team({.num_workers = 2});
@@ -230,8 +255,9 @@ TEST_CASE("statistics of spatial features give sFID without images and without w
   write_statistics(folder / "b.npz", {{moved, other}});
   FidRequest both = request(folder / "a.npz", folder / "b.npz", {FidMetric::kFid, FidMetric::kSfid});
   both.features.kind = FeatureKind::kInception;
-  both.save_statistics = folder / "again.npz";
+  both.keep_statistics = true;
   const FidReport report = evaluate_fid(team, both);
+  report.kept->write(folder / "again.npz");
   CHECK(*report.fid == Approx(4 + 1));       // |(0, 2)|^2 + (2 - 1)^2
   CHECK(*report.sfid == Approx(9 + 1 + 1));  // |(0, 0, 3)|^2 + (1 - 2)^2 + (3 - 2)^2
   CHECK(read_statistics(weights::NpzFile(folder / "again.npz"), kSpatialStatistics).sigma == spatial.sigma);
@@ -286,8 +312,9 @@ TEST_CASE("pixels of tiles are compared by the names of their bands, and mean th
                                    {{"scale", "[1, 2, 1]"}, {"offset", "[-1, 0, 0]"}});
   FidRequest both = request(real, write("same.safetensors", {"Blue", "Green", "Red"}, uint16_t{}, "U16",
                                         {{"scale", "[1, 2, 1]"}, {"offset", "[-1, 0, 0]"}}));
-  both.save_statistics = folder / "s.npz";
+  both.keep_statistics = true;
   const FidReport same = evaluate_fid(team, both);
+  same.kept->write(folder / "s.npz");
   CHECK(std::abs(*same.fid) <= 1e-6 * (same.distance->trace1 + same.distance->trace2));
   CHECK(same.distance->mean_term == 0);
   CHECK_THAT(same.protocol, Contains("12 values of 2x2x3 pixels, bands red, green * 2 + 0, blue * 1 + -1)"));
@@ -333,7 +360,7 @@ TEST_CASE("what would be no honest number is refused") {
   inception.features.kind = FeatureKind::kInception;
   CHECK_THROWS_WITH(evaluate_fid(team, inception), Contains("need its weights"));
   FidRequest saved = request(folder / "many.npz", folder / "few.npz", {FidMetric::kKid});
-  saved.real = folder / "few.npz", saved.save_statistics = folder / "s.npz";
+  saved.real = folder / "few.npz", saved.keep_statistics = true;
   CHECK_THROWS_WITH(evaluate_fid(team, saved), Contains("few.npz] too few real images for 48 dimensions"));
   // Numbers of sensors beside eight bits; from 0 to 1 both mean the same.
   const auto write_numbers = [&](const char* name, double factor, double in_image_50 = 1) {

@@ -164,6 +164,14 @@ TEST_CASE("samples of ditsample: values from -1 to 1 become eight bits, many ban
   CHECK(first_values(*open_image_set(folder.path())) == std::vector<double>{0, 255});
   images::write_png(folder / "000000.png", coloured(2, 2, 7));
   CHECK(first_values(*open_image_set(folder.path())) == std::vector<double>{7});
+  // Latents of three channels are no pictures, whatever the files beside them show.
+  values[12] = 2.5f;
+  weights::write_safetensors(folder / "samples.safetensors", {{"samples", "F32", {2, 3, 2, 2}, values.data()}});
+  put_file(folder / "samples.json", R"({"latents": true})");
+  const auto latents = open_image_set(folder.path());
+  CHECK(latents->is_latent());
+  CHECK(first_values(*latents) == std::vector<double>{-1, 2.5});
+  std::filesystem::remove(folder / "samples.json");
   weights::write_safetensors(folder / "samples.safetensors", {{"samples", "F32", {1, 6, 2, 2}, values.data()}});
   CHECK(first_values(*open_image_set(folder.path())) == std::vector<double>{-1});
 }

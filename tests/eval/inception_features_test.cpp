@@ -76,12 +76,17 @@ TEST_CASE("an evaluation with the network gives every metric, and the same bits 
   CHECK_FALSE(a.error_of_precision);
 
   // Statistics that are saved give the same sFID as the images, without them.
-  request.metrics = {FidMetric::kSfid}, request.save_statistics = folder / "saved.npz";
-  const double from_images = *evaluate_fid(three, request).sfid;
-  request.real = folder / "saved.npz", request.save_statistics = "";
+  request.metrics = {FidMetric::kSfid}, request.keep_statistics = true;
+  const FidReport of_images = evaluate_fid(three, request);
+  const double from_images = *of_images.sfid;
+  of_images.kept->write(folder / "saved.npz");
+  request.real = folder / "saved.npz", request.keep_statistics = false;
   CHECK(*evaluate_fid(one, request).sfid == from_images);
   CHECK(from_images > 0);
 
+  put_file(folder / "real.npz.json", R"({"latents": true})");
+  request.real = folder / "real.npz";
+  CHECK_THROWS_WITH(evaluate_fid(one, request), Contains("the Inception network sees pictures, not latents"));
   request.real = folder / "fake.npz", request.allow_small = false, request.metrics = {FidMetric::kFid};
   CHECK_THROWS_WITH(evaluate_fid(three, request), Contains("too few real images for 2048 dimensions"));
   request.metrics = {FidMetric::kSfid};
@@ -170,11 +175,12 @@ TEST_CASE("tiles are compared in composites of bands by name: order and type of 
                      .generated = write("a.safetensors", uint8_t{}, "U8", stored, 2),
                      .metrics = {FidMetric::kKid, FidMetric::kInceptionScore},
                      .allow_small = true};
-  request.save_statistics = folder / "saved.npz";
+  request.keep_statistics = true;
   request.features.weights = folder / "weights.safetensors", request.features.preset = FidPreset::kAdm;
   load_network(request.features);
   parallel::Team team({.num_workers = 2});
   const FidReport report = evaluate_fid(team, request);
+  report.kept->write(folder / "saved.npz");
   REQUIRE(report.kid);
   REQUIRE(report.others.size() == 1);
   CHECK(report.composite->name == "true colour");
@@ -191,7 +197,7 @@ TEST_CASE("tiles are compared in composites of bands by name: order and type of 
   CHECK(json.at("composites")[0].at("bands") == std::vector<std::string>{"Red", "Green", "Blue"});
 
   FidRequest other = request;
-  other.save_statistics = "", other.metrics = {FidMetric::kKid};
+  other.keep_statistics = false, other.metrics = {FidMetric::kKid};
   other.generated = write("b.safetensors", uint16_t{}, "U16", turned, 2);
   const FidReport same = evaluate_fid(team, other);
   CHECK(*same.kid == *report.kid);
@@ -213,20 +219,22 @@ TEST_CASE("tiles are compared in composites of bands by name: order and type of 
   // Pictures are none of these composites; tiles of eight bits as they are can be compared with pictures.
   write_images(folder / "pictures.npz", 3, 1);
   FidRequest pictures = request;
-  pictures.save_statistics = "", pictures.metrics = {FidMetric::kFid};
+  pictures.keep_statistics = false, pictures.metrics = {FidMetric::kFid};
   pictures.real = folder / "saved.npz", pictures.generated = folder / "pictures.npz";
   CHECK_THROWS_WITH(evaluate_fid(team, pictures), Contains("pictures.npz] no composites can be made of these images") &&
                                                       Contains("got 3 images in") &&
                                                       Contains("expected tiles, of which true colour (Red "));
-  pictures.metrics = {FidMetric::kSfid}, pictures.save_statistics = folder / "bytes.npz";
+  pictures.metrics = {FidMetric::kSfid}, pictures.keep_statistics = true;
   pictures.real = request.real;
-  const double distance = *evaluate_fid(team, pictures).sfid;
-  pictures.real = folder / "bytes.npz", pictures.save_statistics = "";
+  const FidReport of_pictures = evaluate_fid(team, pictures);
+  const double distance = *of_pictures.sfid;
+  of_pictures.kept->write(folder / "bytes.npz");
+  pictures.real = folder / "bytes.npz", pictures.keep_statistics = false;
   CHECK(*evaluate_fid(team, pictures).sfid == distance);
 
   // Names that tell no colours: three bands of eight bits are taken as they are, others are refused.
   FidRequest plain = request;
-  plain.save_statistics = "", plain.metrics = {FidMetric::kKid}, plain.features.preset = FidPreset::kAdm;
+  plain.keep_statistics = false, plain.metrics = {FidMetric::kKid}, plain.features.preset = FidPreset::kAdm;
   plain.real = plain.generated = write("x.safetensors", uint8_t{}, "U8", {"B5", "B6", "B7"}, 1);
   const FidReport unnamed = evaluate_fid(team, plain);
   CHECK_FALSE(unnamed.composite);

@@ -53,13 +53,30 @@ TEST_CASE("training fid: statistics of tiles of eight bits are not those of band
   eval::FidRequest saved{.real = scratch / "tiles.safetensors",
                          .generated = scratch / "tiles.safetensors",
                          .features = {.kind = eval::FeatureKind::kPixels},
-                         .save_statistics = scratch / "s.npz"};
+                         .keep_statistics = true};
   saved.metrics = {eval::FidMetric::kFid};
-  evaluate_fid(team, saved);
+  evaluate_fid(team, saved).kept->write(scratch / "s.npz");
   eval::TrainingFid::Setup setup{.reference = scratch / "s.npz", .samples = shape};
   setup.features.kind = eval::FeatureKind::kPixels;
   CHECK_THROWS_WITH(eval::TrainingFid(setup, *data, team, *comm),
                     Contains("the statistics are of digital numbers") && Contains("divided by 255, bands b2"));
+}
+
+TEST_CASE("training fid: latents of three channels are compared as they are, not as pictures of eight bits") {
+  const TemporaryFolder scratch;
+  parallel::Team team({.num_workers = 1});
+  const auto comm = dist::make_null_communicator();
+  const dataset::SampleShape shape{3, 2, 2};
+  const std::vector<double> mu(12, 2.0);
+  std::vector<double> sigma(144);
+  for (size_t i = 0; i < 12; ++i) sigma[13 * i] = 1;
+  weights::write_npz_f64(scratch / "s.npz", {{"mu", {12}, mu.data()}, {"sigma", {12, 12}, sigma.data()}});
+  eval::TrainingFid::Setup setup{.reference = scratch / "s.npz", .samples = shape, .is_latent = true};
+  setup.features.kind = eval::FeatureKind::kPixels;
+  const auto data = dataset::open_dataset({}, shape, 0, 0);
+  eval::TrainingFid fid(setup, *data, team, *comm);
+  const auto draw = [&](int64_t, int64_t n) { return std::vector<float>(size_t(n * shape.elements()), 2.5f); };
+  CHECK(fid.distance(4, draw) == Approx(12 * 0.25 + 12));
 }
 
 TEST_CASE("training fid: samples that are not finite have no distance, and end nothing") {

@@ -48,6 +48,10 @@ bool has_scaling(const Config& config);
 /// Errors:   InputError if its lists (bands, ranges, scales) have different lengths
 BandScaling scaling_of(const Config& config);
 
+/// The colours among data.bands of a settled config. All bands of the tiles tell which sensor it is, while they are
+/// there.
+ColourBands colours_of(const Config& settled);
+
 /// Fills the keys about bands that a config leaves empty: data.bands (all but the bands of the condition),
 /// data.scale_low, data.scale_high, data.number_*, and for a condition data.condition (names as the tiles spell them),
 /// data.condition_low and data.condition_high. For tiles the values come from the shards and, where data.scaling wants

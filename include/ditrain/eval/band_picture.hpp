@@ -1,4 +1,4 @@
-// Pictures of samples with many bands. The names of the bands (dataset::find_colours) choose red, green and blue, and
+// Pictures of samples with many bands. The names of the bands (dataset::colours_of) choose red, green and blue, and
 // beside it near infrared, red and green ("false colour", which shows vegetation in red). -1 is black and 1 is full,
 // the ends of a band's range in the model's data, so that pictures of all steps and runs on the same data can be
 // compared.

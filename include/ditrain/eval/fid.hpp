@@ -30,8 +30,15 @@ struct FidRequest {
   std::string real, generated;  ///< images (eval/image_set.hpp) or an npz with `mu` and `sigma`
   FeatureSettings features = {};
   std::vector<FidMetric> metrics = {FidMetric::kFid};
-  bool allow_small = false;          ///< allow fewer images than feature dimensions
-  std::string save_statistics = {};  ///< file for the statistics of the real side and how they were made; "": none
+  bool allow_small = false;      ///< allow fewer images than feature dimensions
+  bool keep_statistics = false;  ///< return the statistics of the real side, too
+};
+
+/// Statistics of the real side, one entry per composite, and how they were made.
+struct KeptStatistics {
+  std::vector<SavedStatistics> all = {};
+  std::optional<StatisticsFacts> facts = {};
+  void write(const std::string& path) const { write_statistics(path, all, facts); }
 };
 
 /// The results; metrics that were not requested are empty.
@@ -47,6 +54,7 @@ struct FidReport {
   std::vector<FidReport> others = {};       ///< the same metrics of further composites
   std::string protocol;                     ///< one line
   std::vector<std::string> warnings;
+  std::optional<KeptStatistics> kept = {};  ///< with FidRequest::keep_statistics
 };
 
 /// With fewer generated images than this the FID is biased upwards too much to be compared with published numbers.

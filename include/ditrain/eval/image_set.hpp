@@ -28,8 +28,8 @@ struct EvalImage {
 };
 
 /// Converts model output [C, H, W] in about [-1, 1] to the values that it would have in a file: one or three channels
-/// are rounded to 8 bits, others stay f32.
-EvalImage round_as_saved(const float* chw, const dataset::SampleShape& shape, std::string name);
+/// are rounded to 8 bits, others and latents stay f32.
+EvalImage round_as_saved(const float* chw, const dataset::SampleShape& shape, bool is_latent, std::string name);
 
 /// Threads:  one caller at a time
 class ImageSet {
@@ -42,6 +42,7 @@ class ImageSet {
   virtual std::string sha256() const = 0;
   /// How the images were made (sample_facts.hpp), as one line of JSON from the file beside them; "" without that file.
   virtual std::string facts() const { return ""; }
+  bool is_latent() const;  ///< whether the facts say so
   /// The tiles behind the images, in digital numbers; null: the images are pictures or latents.
   virtual const dataset::TileShards* tiles() const { return nullptr; }
   /// Calls use(i, image) once for every image, in any order, from several workers at a time.
@@ -62,8 +63,8 @@ class ImageSet {
 ///   a safetensors file, or a folder of them, with [N, C, H, W] of `images`, `latents` or `samples` (ditsample's, in
 ///   [-1, 1], see round_as_saved).
 /// Files are told apart by content. Where pictures lie beside shards the pictures are read, unless they cannot show
-/// what the shards hold (tiles, or a number of channels other than one and three). Tiles (tile_shards.hpp) keep their
-/// digital numbers; a missing one becomes the mean of the valid ones of its band in its tile.
+/// what the shards hold (tiles, latents, or a number of channels other than one and three). Tiles (tile_shards.hpp)
+/// keep their digital numbers; a missing one becomes the mean of the valid ones of its band in its tile.
 /// Errors:   InputError, where = path: nothing of that kind, no images, a class without images, wrong types or shapes
 std::unique_ptr<ImageSet> open_image_set(const std::string& path);
 

@@ -28,6 +28,7 @@ class TrainingFid {
     std::string reference = {};  ///< images or statistics, as ditfid --real takes; "": images of the training data
     int64_t most_of_data = kMostOfData;  ///< most images to take of the training data
     dataset::SampleShape samples = {};   ///< shape of the generated samples
+    bool is_latent = false;              ///< samples and data are latents
   };
   static constexpr int64_t kMostOfData = 10000;
   static constexpr int64_t kSamplesAtOnce = 64;
@@ -40,7 +41,7 @@ class TrainingFid {
   /// Returns samples first ... first + n - 1 of this rank, one behind the other, in about [-1, 1].
   using Draw = std::function<std::vector<float>(int64_t first, int64_t n)>;
   /// Collective. Draws num_mine samples on each rank, kSamplesAtOnce at a time, and returns the distance of all to the
-  /// reference; NaN if a feature is not finite. Samples of one or three channels are rounded to 8 bits first, as in a
+  /// reference; NaN if a feature is not finite. Pictures of one or three channels are rounded to 8 bits first, as in a
   /// file.
   /// Errors:   InputError: fewer than two images
   double distance(int64_t num_mine, const Draw& draw);
@@ -58,6 +59,7 @@ class TrainingFid {
 
   FeatureSettings settings_;
   const dataset::SampleShape shape_;
+  const bool is_latent_;
   parallel::Team& team_;
   dist::Communicator& comm_;
   FeatureStatistics reference_;  // on rank 0
