@@ -411,7 +411,10 @@ class Decoder {
     }
     output_.is_latent = job.vae.empty() && !config::learns_pixels(config);
     if (!output_.is_latent && dataset::has_scaling(config.data)) output_.scaling = dataset::scaling_of(config.data);
-    if (job.vae.empty()) return;
+    if (job.vae.empty()) {
+      if (job.condition.empty()) check_round(job, config, comm, 0);
+      return;
+    }
     // Samples are what training saw: scaled latents.
     const eval::LatentCodecPlan plan(job.vae, plan::model_shape(config.model), job.precision);
     const dataset::SampleShape& images = plan.images();
@@ -424,10 +427,7 @@ class Decoder {
            .got = std::to_string(images.channels),
            .expected = fmt::format("{} ({})", output_.scaling->channels(), fmt::join(output_.scaling->names, ", "))});
     plan::expect_learned_scale(plan, config);
-    const size_t model =
-        nn::Model(config.model).parameters().bytes(autograd::ParameterStore::For::kInference, job.precision);
-    plan::check_memory(model + plan.bytes(/*encodes=*/false, team.num_workers()), comm.local_size(),
-                       "the model and the decoder", "fewer ranks per node, or no --vae");
+    check_round(job, config, comm, plan.bytes(/*encodes=*/false, team.num_workers()));
     codec_.emplace(plan, nn::AutoencoderUse::kDecode);
   }
 
@@ -438,14 +438,35 @@ class Decoder {
   }
 
  private:
+  /// A guide is taken to be as large as the model, but for the model itself with its routes.
+  static size_t num_models(const Job& job) { return job.guide.empty() || job.guide == config::kRoutedGuide ? 1 : 2; }
+  /// Weights, and what drawing `batch` images at once takes.
+  static size_t drawing_bytes(const Job& job, const config::Config& config, int64_t batch) {
+    nn::Model model(config.model);
+    return num_models(job) * model.parameters().bytes(autograd::ParameterStore::For::kInference, job.precision) +
+           eval::generate_bytes(model, config.diffusion, job.sampler, batch, !job.guide.empty(), job.precision);
+  }
+
+  /// The images of a round are in memory as they are drawn, decoded and written; rank 0 collects those of all ranks.
+  void check_round(const Job& job, const config::Config& config, const dist::Communicator& comm,
+                   size_t decoder_bytes) const {
+    const int64_t ranks = comm.world_size(), n = std::min(job.batch, (job.num + ranks - 1) / ranks);
+    const auto on_node = size_t(comm.local_size());
+    const size_t image = size_t(output_.channels * output_.pixels()) * sizeof(float),
+                 copies = (job.vae.empty() ? 1 : 2) + (size_t(ranks) + on_node - 1) / on_node;
+    plan::check_memory(
+        drawing_bytes(job, config, n) + decoder_bytes +
+            size_t(n) * (size_t(plan::model_shape(config.model).elements()) * sizeof(float) + copies * image),
+        int(on_node),
+        fmt::format("the model{}{} and {} image(s) at once", num_models(job) == 2 ? ", its guide" : "",
+                    decoder_bytes > 0 ? ", the decoder" : "", n),
+        fmt::format("{}fewer ranks per node{}", n > 1 ? "a smaller --batch, " : "",
+                    decoder_bytes > 0 ? ", or no --vae" : ""));
+  }
+
   /// The whole scene is in memory.
   void check_scene(const Job& job, const config::Config& config, const dist::Communicator& comm) const {
-    nn::Model model(config.model);
-    // A guide is taken to be as large, but for the model itself with its routes.
-    const size_t models = job.guide.empty() || job.guide == config::kRoutedGuide ? 1 : 2;
-    const size_t fixed = models * model.parameters().bytes(autograd::ParameterStore::For::kInference, job.precision) +
-                         eval::generate_bytes(model, config.diffusion, job.sampler, job.batch, !job.guide.empty(),
-                                              job.precision),
+    const size_t models = num_models(job), fixed = drawing_bytes(job, config, job.batch),
                  pixel = eval::bytes_per_scene_pixel(config.model, job.sampler);
     const auto ranks = size_t(comm.local_size());
     const size_t limit = platform::memory_limit(int(ranks)).bytes / ranks;

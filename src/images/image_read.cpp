@@ -33,9 +33,19 @@ class DecoderMemory {
   DecoderMemory& operator=(const DecoderMemory&) = delete;
   static DecoderMemory& current() { return *current_; }
 
+  // What an honest file of this size takes at most: a 16-bit RGBA PNG has 8 bytes per pixel as it is compressed, and as
+  // it is inflated, each in buffers that double.
+  void expect(int64_t pixels, size_t file_bytes) {
+    most_ = std::min(kMaxBytes, 64 * size_t(pixels) + 4 * file_bytes + (size_t{1} << 20));
+  }
+  bool refused() const { return refused_; }
+
   // Zeroed: a damaged file can make the decoder use tables and planes it never filled.
   void* allocate(size_t bytes) {
-    if (bytes > kMaxBytes - total_) return nullptr;
+    if (bytes > most_ - total_) {
+      refused_ = true;
+      return nullptr;
+    }
     void* block = std::calloc(1, bytes);
     if (block) add(block, bytes);
     return block;
@@ -56,8 +66,7 @@ class DecoderMemory {
   }
 
  private:
-  // The worst honest case holds about 24 bytes per pixel (16-bit RGBA PNG); a PNG whose compressed
-  // data inflates without end stops here.
+  // Of images of any size; about 24 bytes per pixel of the largest.
   static constexpr size_t kMaxBytes = size_t{24} * ditrain::images::kMaxImagePixels + (size_t{64} << 20);
 
   void add(void* block, size_t bytes) {
@@ -67,7 +76,8 @@ class DecoderMemory {
 
   static thread_local DecoderMemory* current_;
   std::unordered_map<void*, size_t> blocks_;
-  size_t total_ = 0;
+  size_t total_ = 0, most_ = kMaxBytes;
+  bool refused_ = false;
 };
 
 thread_local DecoderMemory* DecoderMemory::current_ = nullptr;
@@ -184,7 +194,7 @@ ImageU8 read_dimensions(const std::string& path, std::string_view file) {
   return {width, rows, 3, {}};
 }
 
-void decode(const std::string& path, std::string_view file, ImageU8& image) {
+void decode(const std::string& path, std::string_view file, const DecoderMemory& memory, ImageU8& image) {
   int width = 0, height = 0, components = 0;
   stbi_uc* pixels = nullptr;
   try {
@@ -192,7 +202,7 @@ void decode(const std::string& path, std::string_view file, ImageU8& image) {
   } catch (const DecoderFault&) {
     fail_corrupt(path, "data that breaks the decoder's rules");
   }
-  if (!pixels) fail_corrupt(path, stbi_failure_reason());
+  if (!pixels) fail_corrupt(path, memory.refused() ? "more data than its size has pixels" : stbi_failure_reason());
   if (width != image.width || height != image.height) fail_corrupt(path, "two different sizes");
   image.pixels.assign(pixels, pixels + int64_t{width} * height * 3);
 }
@@ -213,11 +223,12 @@ ImageU8 read_image(const std::string& path) {
 
 ImageU8 decode_image(const std::string& path, std::string_view file) {
   if (file.starts_with("\xff\xd8")) return decode_jpeg(path, file, check_jpeg(path, file));
-  const DecoderMemory memory;
+  DecoderMemory memory;
   ImageU8 image = read_dimensions(path, file);
+  memory.expect(image.width * image.height, file.size());
   if (file.starts_with("\x89PNG")) check_png(path, file);
   if (file.starts_with("BM")) check_bmp(path, file, image.width, image.height);
-  decode(path, file, image);
+  decode(path, file, memory, image);
   return image;
 }
 

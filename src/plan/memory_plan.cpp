@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <numeric>
 
 #include "ditrain/base/text.hpp"
@@ -24,7 +25,20 @@ namespace {
 
 using autograd::Mode;
 
-size_t sampling_bytes(nn::Model& model, const config::Config& config, int world_size) {
+// The images of a sample grid: those of a rank as they are drawn and decoded; rank 0 collects all, and makes pictures.
+size_t grid_bytes(const config::Config& c, const InputFacts& facts, int world_size, int ranks_on_node) {
+  if (c.sample.every_steps == 0) return 0;
+  const dataset::SampleShape drawn = model_shape(c.model), shown = facts.decoder ? facts.decoder->images() : drawn;
+  const auto all = size_t(c.sample.num_images), mine = (all + size_t(world_size) - 1) / size_t(world_size);
+  const size_t image = size_t(shown.elements()) * sizeof(float);
+  const size_t own = size_t(drawn.elements()) * sizeof(float) + (facts.decoder ? 2 * image : 0);
+  // One picture, or two side by side of many bands; in a list, in the grid and in the file.
+  const size_t pictures = 3 * size_t(shown.height * shown.width) * 3 * (shown.channels > 3 ? 2 : 1);
+  return mine * own + all * ((world_size > 1 ? 2 * image : 0) + pictures) / size_t(ranks_on_node);
+}
+
+size_t sampling_bytes(nn::Model& model, const config::Config& config, const InputFacts& facts, int world_size,
+                      int ranks_on_node) {
   size_t bytes = 0;
   const bool distances = config.eval.fid_every_steps > 0;
   if (config::draws_samples(config)) {
@@ -32,7 +46,8 @@ size_t sampling_bytes(nn::Model& model, const config::Config& config, int world_
         std::max(config.sample.every_steps > 0 ? config.sample.num_images : 0, distances ? config.eval.fid_samples : 0);
     const int64_t mine = (images + world_size - 1) / world_size;
     bytes = eval::generate_bytes(model, config.diffusion, config::sampler_of(config),
-                                 std::min(mine, eval::kDefaultBatch), !config.sample.guide.empty());
+                                 std::min(mine, eval::kDefaultBatch), !config.sample.guide.empty()) +
+            grid_bytes(config, facts, world_size, ranks_on_node);
   }
   if (config.eval.every_steps > 0) {
     nn::ModelPass validation(model, eval::kDefaultBatch, Mode::kInference);
@@ -327,7 +342,7 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Model& 
        checkpoint_buffer_bytes(config.checkpoint,
                                2 * state + optimizer + size_t(outer.shared_on_disk + outer.on_disk_per_group) * arena) *
            size_t(writers) / size_t(ranks_on_node)},
-      {"samples, validation", "", sampling_bytes(model, config, world_size)},
+      {"samples, validation", "", sampling_bytes(model, config, facts, world_size, ranks_on_node)},
       {"guide", "weights of sample.guide, taken to be as many as the model's",
        config::draws_samples(config) && !guide.empty() && guide != config::kRoutedGuide ? arena : 0},
       {"distances", "eval.fid_every_steps, of rank 0 shared out", distance_bytes(config, facts, ranks_on_node)},

@@ -251,6 +251,9 @@ TEST_CASE("ditsample: latents of three channels are not taken for pictures") {
   CHECK(file.tensor("samples").shape == std::vector<int64_t>{2, 3, 8, 8});
   require_error(program("ditsample", draw + Args{"--npz", scratch / "x.npz", "--out", scratch / "none"}),
                 {"3 channels of latents"});
+  const Result compared = require_ok(
+      program("ditfid", {"--real", scratch / "latents", "--generated", scratch / "out", "--metrics", "kid"}));
+  CHECK_THAT(compared.out, Contains("2 latents in the shards") && !Contains("divided by 255"));
 }
 
 TEST_CASE("ditdata: bad input ends with 2 and says what to do") {
@@ -390,4 +393,14 @@ TEST_CASE("ditdata, ditsample: what does not fit into memory is refused before i
   CHECK(r.exit_code == 2);
   CHECK_THAT(r.err, Contains("[memory] encoders on 1 rank(s) of this node do not fit") && Contains("RLIMIT_DATA"));
   CHECK_FALSE(fs::exists(scratch / "out/stats.json"));
+
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "run", 1)), 0);  // a model of pixels
+  const Result drawn = run(program("ditsample", {"--checkpoint", scratch / "run", "--num", "65536", "--batch", "65536",
+                                                 "--threads", "1", "--out", scratch / "drawn"}),
+                           RunOptions{.max_data_bytes = int64_t{512} << 20});
+  CHECK(drawn.exit_code == 2);
+  CHECK_THAT(drawn.err,
+             Contains("[memory] the model and 65536 image(s) at once on 1 rank(s) of this node do not fit") &&
+                 Contains("a smaller --batch"));
+  CHECK_FALSE(fs::exists(scratch / "drawn"));
 }

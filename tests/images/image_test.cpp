@@ -54,6 +54,22 @@ std::string chunk(const std::string& type, const std::string& data) {
   return big_endian(static_cast<uint32_t>(data.size())) + body + big_endian(files::crc32(0, body.data(), body.size()));
 }
 
+// A zlib stream of one zero and `runs` x 258 more: 13 bits of fixed Huffman codes for each run.
+std::string many_zeros(int runs) {
+  std::string bytes = "\x78\x01";
+  int used = 8;
+  const auto add = [&](const char* bits) {
+    for (; *bits != 0; ++bits, ++used) {
+      if (used == 8) bytes += '\0', used = 0;
+      if (*bits == '1') bytes.back() = char(bytes.back() | 1 << used);
+    }
+  };
+  add("110"), add("00110000");                          // the last block, with fixed codes; a zero
+  for (int i = 0; i < runs; ++i) add("1100010100000");  // 258 bytes as the one before
+  add("0000000");
+  return bytes;
+}
+
 }  // namespace
 
 TEST_CASE("resizing and the centre crop equal Pillow bit for bit") {
@@ -227,6 +243,15 @@ TEST_CASE("a damaged PNG is noticed by its checksums") {
     damaged[at] = static_cast<char>(damaged[at] ^ 0x10);
     CHECK_THROWS_AS(read_bytes(damaged), InputError);
   }
+}
+
+TEST_CASE("a PNG that inflates to far more than its pixels is refused") {
+  const auto png = [](int runs) {
+    return "\x89PNG\r\n\x1a\n" + chunk("IHDR", std::string("\0\0\0\x20\0\0\0\x20\x8\2\0\0\0", 13)) +
+           chunk("IDAT", many_zeros(runs)) + chunk("IEND", "");
+  };
+  CHECK(read_bytes(png(13)).pixels == std::vector<uint8_t>(size_t{32} * 32 * 3));              // 3,104 bytes are needed
+  CHECK_THROWS_WITH(read_bytes(png(32'000)), Contains("more data than its size has pixels"));  // 8 MB
 }
 
 TEST_CASE("any damaged byte of a JPEG or BMP gives an image or an InputError, nothing else") {

@@ -66,6 +66,18 @@ TEST_CASE("the weights of a guide are in the plan of a run that draws samples") 
   CHECK(item(memory_of(config, 1), "guide").bytes == 0);
 }
 
+TEST_CASE("the images of a sample grid are in the plan, whole on the rank that makes the picture") {
+  config::Config config = config_of("selective");
+  config.sample.every_steps = 100;
+  const auto samples_of = [&](int64_t n, int ranks) {
+    config.sample.num_images = n;
+    return item(memory_of(config, ranks), "samples, validation").bytes;
+  };
+  const size_t image = size_t(config.model.in_channels * config.model.pixels()) * sizeof(float);
+  CHECK(samples_of(4096, 1) > samples_of(64, 1) + 4000 * image);
+  CHECK(samples_of(4096, 4) > samples_of(64, 4) + 8000 * image);  // gathered
+}
+
 TEST_CASE("scratch is that of each worker, and grows with what attention has at a time") {
   const auto scratch_of = [](int64_t side, int workers) {
     config::Config config = config_of("selective");
