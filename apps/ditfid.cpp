@@ -95,9 +95,10 @@ eval::FidRequest request_of(const config::CommandLine& line) {
   request.allow_small = line.has("allow-small");
   if (request.features.kind == eval::FeatureKind::kPixels &&
       (line.has("weights") || line.has("preset") || line.has("precision"))) {
-    throw InputError({.where = "command line",
-                      .what = "--weights, --preset and --precision are of inception features",
-                      .got = "--features pixels"});
+    throw InputError(
+        {.where = "command line",
+         .what = "--weights, --preset and --precision are of inception features",
+         .got = line.get("features") == "pixels" ? "--features pixels" : "--metrics bands, which needs no features"});
   }
   if (line.has("save-statistics")) {
     request.keep_statistics = true;

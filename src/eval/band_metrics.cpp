@@ -112,8 +112,10 @@ BandComparison compare_bands(const std::string& real_path, const std::string& ge
   std::vector<int> real_bands, generated_bands;
   for (size_t b = 0; b < real_names.size(); ++b)
     for (size_t g = 0; g < generated_names.size(); ++g)
-      if (dataset::canonical_band(real_names[b]) == dataset::canonical_band(generated_names[g]))
+      if (dataset::canonical_band(real_names[b]) == dataset::canonical_band(generated_names[g])) {
         common.push_back(real_names[b]), real_bands.push_back(int(b)), generated_bands.push_back(int(g));
+        real.common_band(int64_t(b)), generated.common_band(int64_t(g));  // or a mean of numbers means nothing
+      }
   if (common.empty())
     throw InputError({.where = generated_path,
                       .what = "no band in common with " + real_path,

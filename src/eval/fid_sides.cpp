@@ -280,7 +280,8 @@ void check_dimensions(const Side& real, const Side& generated, int64_t of_real, 
                     .what = "the two sides have features of different dimensions",
                     .got = std::to_string(of_generated),
                     .expected = fmt::format("{}, as {} has", of_real, real.path),
-                    .hint = "images of one size, and statistics that were made with the same features"});
+                    .hint = "images of one size and as many channels (files of pictures have three, of grey ones too), "
+                            "and statistics that were made with the same features"});
 }
 
 StatisticsFacts facts_of(const FidRequest& request) {

@@ -193,8 +193,11 @@ class NpzImages final : public ImageSet {
   std::vector<std::byte> bytes_;
 };
 
+// Of latents with their moments, the mean.
 const char* images_of(const weights::SafetensorsFile& file) {
-  return file.contains("images") ? "images" : file.contains("samples") ? "samples" : "latents";
+  for (const char* name : {"images", "samples", "mean"})
+    if (file.contains(name)) return name;
+  return "latents";
 }
 
 class Shards final : public ImageSet {

@@ -83,6 +83,11 @@ std::unique_ptr<dataset::Dataset> reference_tiles(const config::Config& c, const
   return tiles;
 }
 
+eval::FeatureKind feature_kind(const config::Config& config) {
+  return config.eval.features == config::FidFeatures::kInception ? eval::FeatureKind::kInception
+                                                                 : eval::FeatureKind::kPixels;
+}
+
 // Collective: the reference that samples are compared with; null: they are not.
 std::unique_ptr<eval::TrainingFid> make_fid(TrainingState& state, const dataset::Dataset& data) {
   RunContext& run = state.run;
@@ -94,8 +99,7 @@ std::unique_ptr<eval::TrainingFid> make_fid(TrainingState& state, const dataset:
   const auto tiles = latents ? nullptr : reference_tiles(config, samples);
   eval::TrainingFid::Setup setup{
       .reference = tiles ? "" : config.eval.reference, .samples = samples, .is_latent = latents};
-  setup.features.kind = config.eval.features == config::FidFeatures::kInception ? eval::FeatureKind::kInception
-                                                                                : eval::FeatureKind::kPixels;
+  setup.features.kind = feature_kind(config);
   setup.features.weights = config.eval.weights;
   const RankTimeoutScope no_limit(run, 0);
   auto fid = std::make_unique<eval::TrainingFid>(setup, tiles ? *tiles : data, run.team, run.comm);
@@ -141,18 +145,21 @@ int train_from(StartingPoint& start, const plan::Inputs& inputs, RunContext& run
     return kExitDone;
   }
   report.heartbeat.begin("reference of eval");
-  const auto fid = make_fid(state, data);
+  const bool done = state.progress.step >= train.steps;
+  const auto fid = done ? nullptr : make_fid(state, data);
 
   start.begin(state.progress.step, report.topology());
   Checkpointing checkpointing(state, start, report);
   if (!start.checkpoint().empty() || !train.init_from.empty() || !train.branch_from.empty())
     checkpointing.expect_same_start();  // each rank read files that may be others elsewhere
-  if (fid) checkpointing.restore_best(fid->name());
-  if (state.progress.step >= train.steps) tell_nothing_to_do(run, state.progress.step);
+  const bool measures = config.eval.fid_every_steps > 0;
+  const std::string metric = eval::TrainingFid::name_of(feature_kind(config));
+  if (measures) checkpointing.restore_best(metric);
+  if (done) tell_nothing_to_do(run, state.progress.step);
   report.begin_loop(state, start.folder());
   const int code = TrainLoop(state, data, inputs.validation(), fid.get(), start, checkpointing, report).run();
   report.tell_end(data.bad_samples());
-  if (fid) checkpointing.report_best(fid->name());
+  if (measures) checkpointing.report_best(metric);
   report.write_trace();
   report.tell_outcome(code);
   log::close_file();

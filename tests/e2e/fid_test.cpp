@@ -70,6 +70,8 @@ TEST_CASE("ditfid: measures pixels, says by which protocol, and refuses what wou
   const Result allowed = require_ok(program("ditfid", few + Args{"--allow-small"}));
   CHECK_THAT(allowed.err, Contains("20 generated images for 48 dimensions"));
   require_error(program("ditfid", sides + Args{"--features", "pixels", "--metrics", "fid,kdi"}), {"'kdi'", "try kid"});
+  require_error(program("ditfid", sides + Args{"--metrics", "bands", "--weights", "w.pth"}),
+                {"got --metrics bands, which needs no features"});
 }
 
 TEST_CASE("ditfid: --features auto measures pixels and says so, but not in place of what needs the network") {
@@ -223,6 +225,9 @@ TEST_CASE("eval.fid_every_steps: the same distances on any number of ranks, and 
       require_ok(tiny_ditrain(one, 10, fid + sets({"eval.fid_samples=10"}) + Args{"--resume", "auto"}));
   CHECK_THAT(other.out, Contains("the best checkpoint is chosen anew"));  // distances of other samples
   CHECK(fs::read_symlink(link).string() == fs::path(checkpoint_of(one, 10)).filename().string());
+
+  const Result done = require_ok(tiny_ditrain(one, 10, fid + sets({"eval.fid_samples=10"}) + Args{"--resume", "auto"}));
+  CHECK_THAT(done.out, Contains("nothing to do") && Contains("best fid_pixels: ") && !Contains("are compared with"));
 
   require_error(tiny_ditrain(scratch / "no", 2, fid + sets({"eval.features=inception"})), {"--set eval.weights=FILE"});
   const std::string small = scratch / "small.npz";

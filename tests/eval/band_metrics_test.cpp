@@ -74,6 +74,11 @@ TEST_CASE("band metrics: sides without a band in common and without valid pixels
   gone.write(scratch / "gone.safetensors", std::vector<uint16_t>(4), "U16");
   dataset::refused([&] { eval::compare_bands(scratch / "gone.safetensors", scratch / "x.safetensors"); },
                    "no pixel is valid");
+  std::filesystem::create_directory(scratch / "mixed");
+  TestTiles{.bands = {"x"}, .metadata = {{"scale", "[1]"}}}.write(scratch / "mixed/a.safetensors");
+  TestTiles{.bands = {"x"}, .metadata = {{"scale", "[2]"}}}.write(scratch / "mixed/b.safetensors");
+  dataset::refused([&] { eval::compare_bands(scratch / "mixed", scratch / "x.safetensors"); },
+                   "band x has another scale than in the first shard");
 }
 
 TEST_CASE("band pictures: colours by name, false colour beside them, the stretch in words") {

@@ -132,6 +132,9 @@ TEST_CASE("shards of images and latents are one set") {
   weights::write_safetensors(folder / "1.safetensors", {{"latents", "F32", {2, 13, 2, 2}, values.data() + 156}});
   CHECK(first_values(*open_image_set(folder.path())) == std::vector<double>{0, 1, 2, 3, 4});
   CHECK(first_values(*open_image_set(folder / "1.safetensors")) == std::vector<double>{3, 4});
+  weights::write_safetensors(folder / "moments", {{"mean", "F32", {2, 13, 2, 2}, values.data() + 104},
+                                                  {"logvar", "F32", {2, 13, 2, 2}, values.data()}});
+  CHECK(first_values(*open_image_set(folder / "moments")) == std::vector<double>{2, 3});
   weights::write_safetensors(folder / "2.safetensors", {{"weights", "F32", {2, 2}, values.data()}});
   CHECK_THROWS_WITH(open_image_set(folder.path()), Contains("there is no tensor 'latents'"));
 }

@@ -29,7 +29,8 @@ struct BandComparison {
 };
 
 /// Compares the bands that both sides have, matched by name.
-/// Errors:   InputError if a side does not hold tiles or has no valid pixel, or if no band is common
+/// Errors:   InputError if a side does not hold tiles or has no valid pixel, if no band is common, or if shards
+///           of a side have other scales or offsets
 BandComparison compare_bands(const std::string& real, const std::string& generated);
 
 std::string table_of(const BandComparison& comparison);  ///< lines of text

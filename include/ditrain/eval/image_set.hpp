@@ -60,8 +60,8 @@ class ImageSet {
 /// Opens the images at a path, which is one of
 ///   a folder of JPEG, PNG and BMP files, or of one sub-folder of them per class;
 ///   a .npz with an array `arr_0`, or a .npy, of images [N, H, W, C] or [N, H, W];
-///   a safetensors file, or a folder of them, with [N, C, H, W] of `images`, `latents` or `samples` (ditsample's, in
-///   [-1, 1], see round_as_saved).
+///   a safetensors file, or a folder of them, with [N, C, H, W] of `images`, `latents`, `mean` (of latents with their
+///   moments) or `samples` (ditsample's, in [-1, 1], see round_as_saved).
 /// Files are told apart by content. Where pictures lie beside shards the pictures are read, unless they cannot show
 /// what the shards hold (tiles, latents, or a number of channels other than one and three). Tiles (tile_shards.hpp)
 /// keep their digital numbers; a missing one becomes the mean of the valid ones of its band in its tile.

@@ -50,7 +50,8 @@ class TrainingFid {
   static size_t bytes(FeatureKind kind, const dataset::SampleShape& samples, int64_t num_samples, int64_t most_of_data);
 
   /// "fid", or "fid_pixels", which is not comparable with published values.
-  std::string name() const { return settings_.kind == FeatureKind::kPixels ? "fid_pixels" : "fid"; }
+  static std::string name_of(FeatureKind kind) { return kind == FeatureKind::kPixels ? "fid_pixels" : "fid"; }
+  std::string name() const { return name_of(settings_.kind); }
   const std::string& description() const { return description_; }  ///< of the reference; "" on all ranks but 0
 
  private:
