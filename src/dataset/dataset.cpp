@@ -16,9 +16,7 @@ namespace ditrain::dataset {
 namespace {
 
 constexpr int64_t kMaxBadInARow = 1000;  // enough to step over a lost folder; a set worse than that is not usable
-constexpr size_t kMaxExtension = 12, kMaxKindsShown = 5;
 constexpr int64_t kMaxRangesShown = 8;
-constexpr const char* kOtherFiles = "others";
 
 void check_config(const Config& config) {
   if (config.latent_scale && (!std::isfinite(*config.latent_scale) || *config.latent_scale == 0))
@@ -199,32 +197,6 @@ std::string Dataset::describe_unused(int64_t num_classes) const {
 std::string Dataset::describe_unlearnt(int64_t num_classes) const {
   if (num_classes != 0 || num_classes_ < 2) return "";
   return "its " + std::to_string(num_classes_) + " classes are not learnt (model.num_classes: 0; auto learns them)";
-}
-
-void Dataset::ignore_file(const std::string& name) {
-  const std::string extension = lower_extension(name);
-  const bool odd = extension.size() > kMaxExtension || !std::all_of(extension.begin(), extension.end(), [](char c) {
-                     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z');
-                   });
-  ++ignored_[odd ? kOtherFiles : extension.empty() ? "without extension" : "." + extension];
-}
-
-std::string Dataset::describe_ignored() const {
-  int64_t all = 0, others = 0;
-  std::vector<std::pair<std::string, int64_t>> kinds;
-  for (const auto& [kind, files] : ignored_) {
-    all += files;
-    if (kind == kOtherFiles)
-      others += files;
-    else
-      kinds.emplace_back(kind, files);
-  }
-  std::stable_sort(kinds.begin(), kinds.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
-  for (; kinds.size() > kMaxKindsShown; kinds.pop_back()) others += kinds.back().second;
-  if (others > 0) kinds.emplace_back(kOtherFiles, others);
-  std::string list;
-  for (const auto& [kind, files] : kinds) list += (list.empty() ? "" : ", ") + kind + " " + std::to_string(files);
-  return all == 0 ? "" : "ignored " + std::to_string(all) + (all == 1 ? " file (" : " files (") + list + ")";
 }
 
 int64_t Dataset::bad_files() const {

@@ -62,6 +62,37 @@ std::string describe(const Listing& listing) {
   return fmt::format("{} other files and {} sub-folders", listing.files.size(), listing.folders.size());
 }
 
+namespace {
+constexpr size_t kMaxExtension = 12, kMaxKindsShown = 5;
+constexpr const char* kOtherFiles = "others";
+}  // namespace
+
+void IgnoredFiles::add(const std::string& name) {
+  const std::string extension = lower_extension(name);
+  const bool odd = extension.size() > kMaxExtension || !std::all_of(extension.begin(), extension.end(), [](char c) {
+                     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z');
+                   });
+  ++kinds_[odd ? kOtherFiles : extension.empty() ? "without extension" : "." + extension];
+}
+
+std::string IgnoredFiles::describe() const {
+  int64_t all = 0, others = 0;
+  std::vector<std::pair<std::string, int64_t>> kinds;
+  for (const auto& [kind, files] : kinds_) {
+    all += files;
+    if (kind == kOtherFiles)
+      others += files;
+    else
+      kinds.emplace_back(kind, files);
+  }
+  std::stable_sort(kinds.begin(), kinds.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  for (; kinds.size() > kMaxKindsShown; kinds.pop_back()) others += kinds.back().second;
+  if (others > 0) kinds.emplace_back(kOtherFiles, others);
+  std::string list;
+  for (const auto& [kind, files] : kinds) list += (list.empty() ? "" : ", ") + kind + " " + std::to_string(files);
+  return all == 0 ? "" : "ignored " + std::to_string(all) + (all == 1 ? " file (" : " files (") + list + ")";
+}
+
 FileKind file_kind(const std::string& name) {
   const std::string ext = lower_extension(name);
   const auto is = [&](std::initializer_list<const char*> all) {

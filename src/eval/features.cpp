@@ -92,6 +92,19 @@ Features pixel_features(parallel::Team& team, ImageSet& set) {
 
 }  // namespace
 
+void ImageSizes::add(int64_t height, int64_t width) {
+  const bool first = greatest_height == 0;
+  least_height = first ? height : std::min(least_height, height);
+  least_width = first ? width : std::min(least_width, width);
+  greatest_height = std::max(greatest_height, height), greatest_width = std::max(greatest_width, width);
+}
+
+std::string ImageSizes::describe() const {
+  const bool one = least_height == greatest_height && least_width == greatest_width;
+  return fmt::format("{}x{}{}", least_height, least_width,
+                     one ? "" : fmt::format(" to {}x{}", greatest_height, greatest_width));
+}
+
 int64_t pixel_block(int64_t height, int64_t width, int64_t channels) {
   if (channels > kMaxPixelFeatures) {
     throw InputError({.where = "features",

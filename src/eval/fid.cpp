@@ -141,6 +141,19 @@ void expect_same_pixels(const Side& real, const Side& generated) {
                     .hint = "images of one size on both sides"});
 }
 
+// The network sees squares of one size, whatever the images were.
+void check_sizes(const Side& real, const Side& generated, std::vector<std::string>& warnings) {
+  for (const Side* side : {&real, &generated})
+    if (side->features && !side->features->sizes.are_square())
+      warnings.push_back(fmt::format("{}: images of {} pixels are squashed to squares, not cropped", side->path,
+                                     side->features->sizes.describe()));
+  if (real.features && generated.features && real.features->sizes != generated.features->sizes)
+    warnings.push_back(
+        fmt::format("the sides have images of other sizes, {} and {} pixels: resizing alone makes a "
+                    "distance",
+                    real.features->sizes.describe(), generated.features->sizes.describe()));
+}
+
 // All but bands, of two sides that are open; on rank 0.
 FidReport measure(parallel::Team& team, dist::Communicator& comm, const FidRequest& request, Side& real,
                   Side& generated) {
@@ -158,6 +171,7 @@ FidReport measure(parallel::Team& team, dist::Communicator& comm, const FidReque
   if (pixels && generated.made && real.features)
     expect_same(generated, "other pixels", generated.made->input, real.features->description, kSameShape);
   if (pixels && real.features && generated.features) expect_same_pixels(real, generated);
+  if (!pixels) check_sizes(real, generated, report.warnings);
   if (generated.set && generated.set->size() < kFullFidCount) {
     report.warnings.push_back(
         fmt::format("{} generated images: published numbers are of {}", generated.set->size(), kFullFidCount));
@@ -302,6 +316,8 @@ Reference read_reference(parallel::Team& team, dist::Communicator& comm, const s
                       .what = "statistics of composites of tiles cannot be eval.reference",
                       .got = side.made->composites[0].describe(),
                       .hint = "images as eval.reference"});
+  if (const std::string left = side.set ? side.set->left_out() : ""; !left.empty() && comm.rank() == 0)
+    log::warn("eval.reference: {}: {}", path, left);
   const StatisticsFacts own = facts_of(request);
   if (side.made)
     check_made(side, own,
@@ -310,7 +326,8 @@ Reference read_reference(parallel::Team& team, dist::Communicator& comm, const s
   add_features(team, comm, request, side);
   if (side.statistics) return {*side.statistics, side.description, side.made ? side.made->input : ""};
   if (comm.rank() != 0) return {};
-  return {statistics_of(team, side.features->values, side.features->d), side.description, side.features->description};
+  return {statistics_of(team, side.features->values, side.features->d), side.description, side.features->description,
+          side.features->sizes};
 }
 
 }  // namespace ditrain::eval

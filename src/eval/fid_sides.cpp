@@ -133,6 +133,8 @@ void add_features(parallel::Team& team, dist::Communicator& comm, const FidReque
                                           (bad - values.begin()) / side.features->d)});
   if (!side.bands.empty()) side.features->description += ", bands " + side.bands;
   side.description += (side.description.empty() ? "" : " and ") + side.set->describe();
+  if (request.features.kind == FeatureKind::kInception)
+    side.description += fmt::format(", {} pixels", side.features->sizes.describe());
   side.sha256 = side.set->sha256();
 }
 
@@ -266,7 +268,9 @@ void pair_bands(Side& real, Side& generated) {
 
 // A folder that was copied in part, or that holds something else than the samples.
 void check_facts(const Side& side, std::vector<std::string>& warnings) {
-  if (!side.set || side.facts.empty()) return;
+  if (!side.set) return;
+  if (const std::string left = side.set->left_out(); !left.empty()) warnings.push_back(side.path + ": " + left);
+  if (side.facts.empty()) return;
   const auto facts = nlohmann::json::parse(side.facts, nullptr, /*allow_exceptions=*/false);
   const auto images = facts.is_object() ? facts.find("images") : facts.end();
   if (images == facts.end() || !images->is_number_integer() || *images == side.set->size()) return;

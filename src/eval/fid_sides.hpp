@@ -51,7 +51,7 @@ void check_metrics(const FidRequest& request, const Side& real, const Side& gene
 void check_counts(const Side& side, int64_t d, const FidRequest& request, std::vector<std::string>& warnings);
 /// Checks that pixels of both sides have numbers of one kind.
 void check_numbers(Side& real, Side& generated);
-/// Compares the images with their samples.json.
+/// Compares the images with their samples.json, and tells what is not read.
 void check_facts(const Side& side, std::vector<std::string>& warnings);
 void check_dimensions(const Side& real, const Side& generated, int64_t of_real, int64_t of_generated);
 /// Check how statistics of a file were made against the other side. `hint` replaces the advice on flags.

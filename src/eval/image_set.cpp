@@ -31,16 +31,18 @@ constexpr int64_t kBlock = 256;                      // images of an array in me
 constexpr int64_t kBlockBytes = int64_t{256} << 20;  // or fewer, if they are large
 
 struct Listing {
-  std::vector<std::string> folders, images, shards;  // names in the order of their bytes
+  std::vector<std::string> folders, images, shards, others;  // names in the order of their bytes
 };
 
 Listing list(const std::string& path) {
   const dataset::Listing all = dataset::list_folder(path, "another folder");
-  Listing listing{.folders = all.folders, .images = {}, .shards = {}};
+  Listing listing{.folders = all.folders, .images = {}, .shards = {}, .others = {}};
   for (const std::string& name : all.files) {
     const dataset::FileKind kind = dataset::file_kind(name);
-    if (kind == dataset::FileKind::kImage) listing.images.push_back(name);
-    if (kind == dataset::FileKind::kShard) listing.shards.push_back(name);
+    std::vector<std::string>& names = kind == dataset::FileKind::kImage   ? listing.images
+                                      : kind == dataset::FileKind::kShard ? listing.shards
+                                                                          : listing.others;
+    if (name != kSampleFactsFile) names.push_back(name);
   }
   return listing;
 }
@@ -76,9 +78,11 @@ class ImageFolder final : public ImageSet {
  public:
   ImageFolder(const std::string& path, const Listing& top) : path_(path), facts_(read_facts(path)) {
     for (const std::string& folder : top.folders) {
-      const std::vector<std::string> images = list(path + "/" + folder).images;
-      if (images.empty()) empty_.push_back(folder);
-      for (const std::string& name : images) names_.push_back(folder + "/" + name);
+      const Listing inside = list(path + "/" + folder);
+      if (inside.images.empty()) empty_.push_back(folder);
+      for (const std::string& name : inside.images) names_.push_back(folder + "/" + name);
+      for (const std::string& name : inside.folders) unread_.push_back(folder + "/" + name);
+      for (const std::string& name : inside.others) ignored_.add(name);
     }
     if (!names_.empty() && !empty_.empty())
       throw InputError({.where = path,
@@ -89,7 +93,8 @@ class ImageFolder final : public ImageSet {
                         .what = "there are images both in the folder and in its sub-folders",
                         .got = fmt::format("{} and {}", top.images.size(), names_.size()),
                         .hint = "a folder of one kind"});
-    if (names_.empty()) names_ = top.images;
+    if (names_.empty()) names_ = top.images, unread_.clear(), ignored_ = {};  // of other folders than classes
+    for (const std::string& name : top.others) ignored_.add(name);
     if (names_.empty())
       throw InputError({.where = path,
                         .what = "there are no images",
@@ -98,7 +103,16 @@ class ImageFolder final : public ImageSet {
   }
 
   int64_t size() const override { return int64_t(names_.size()); }
-  std::string describe() const override { return fmt::format("{} images in the folder {}", names_.size(), path_); }
+  std::string describe() const override {
+    const std::string left = left_out();
+    return fmt::format("{} images in the folder {}{}", names_.size(), path_, left.empty() ? "" : " (" + left + ")");
+  }
+  std::string left_out() const override {
+    const std::string files = ignored_.describe();
+    if (unread_.empty()) return files;
+    return fmt::format("{} folder(s) inside the class folders are not read, such as '{}'{}{}", unread_.size(),
+                       unread_.front(), files.empty() ? "" : "; ", files);
+  }
   std::string facts() const override { return facts_; }
   std::string sha256() const override {
     files::Sha256 sum;
@@ -119,7 +133,8 @@ class ImageFolder final : public ImageSet {
 
  private:
   std::string path_, facts_;
-  std::vector<std::string> names_, empty_, hashes_;
+  std::vector<std::string> names_, empty_, unread_, hashes_;
+  dataset::IgnoredFiles ignored_;
 };
 
 // The values of one image that lies as numbers of a type of numpy.

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/parallel/partition.hpp"
@@ -64,7 +65,10 @@ class Inputs {
           const int64_t last = std::min(end, first + set_.most_prepared());
           set_.prepare(first, last);
           tbb::parallel_for(first, last, [=, this](int64_t i) {
-            make_fid_input(to_rgb(set_.image(i)), preset_, to + (i - begin) * kInputElements);
+            const images::ImageU8 image = to_rgb(set_.image(i));
+            make_fid_input(image, preset_, to + (i - begin) * kInputElements);
+            const std::lock_guard lock(mutex_);
+            sizes_.add(image.height, image.width);
           });
           first = last;
         }
@@ -78,6 +82,8 @@ class Inputs {
     return buffers_[1 - next_].data();
   }
 
+  const ImageSizes& sizes() const { return sizes_; }  ///< of all images that are finished
+
  private:
   void wait() {
     arena_.execute([&] { group_.wait(); });
@@ -88,6 +94,8 @@ class Inputs {
   tbb::task_arena arena_;
   tbb::task_group group_;
   std::vector<float> buffers_[2];
+  std::mutex mutex_;  // guards sizes_
+  ImageSizes sizes_;
   size_t next_ = 0;
 };
 
@@ -143,6 +151,13 @@ Features inception_features(parallel::Team& team, dist::Communicator& comm, Imag
     };
     keep(out.features, features.values), keep(out.spatial, features.spatial), keep(out.logits, features.logits);
   }
+  const ImageSizes& s = inputs.sizes();
+  std::vector<float> sizes;
+  if (!mine.empty())
+    for (const int64_t x : {s.least_height, s.least_width, s.greatest_height, s.greatest_width})
+      sizes.push_back(float(x));
+  sizes = dist::gather_floats(comm, std::move(sizes));
+  for (size_t i = 0; i + 1 < sizes.size(); i += 2) features.sizes.add(int64_t(sizes[i]), int64_t(sizes[i + 1]));
   for (std::vector<float>* rows : {&features.values, &features.spatial, &features.logits})
     *rows = dist::gather_floats(comm, std::move(*rows));
   return features;

@@ -94,6 +94,12 @@ TrainingFid::TrainingFid(const Setup& setup, const dataset::Dataset& data, paral
     Reference reference = read_reference(team, comm, setup.reference, settings_);
     reference_ = std::move(reference.statistics), description_ = std::move(reference.description);
     input = std::move(reference.input);
+    const ImageSizes own{shape_.height, shape_.height, shape_.width, shape_.width};
+    if (reference.sizes != ImageSizes{} && reference.sizes != own)
+      log::warn(
+          "eval.reference: images of {} pixels are resized, not cropped, the samples have {}: resizing alone makes a "
+          "distance",
+          reference.sizes.describe(), own.describe());
   } else {
     const int64_t n = std::min(data.size(), setup.most_of_data);
     ImagesOfData images(data, parallel::partition(n, comm.rank(), comm.world_size()), n, is_latent_);

@@ -48,11 +48,14 @@ TEST_CASE("folders are read in the order of their names, class by class") {
   images::write_png(folder / "a/2.png", coloured(4, 4, 11));
   images::write_png(folder / "a/10.png", coloured(4, 4, 10));
   images::write_png(folder / "c/x.JPG", coloured(4, 4, 30));  // a PNG, whatever its name says
-  put_file(folder / "c/notes.txt", "not an image");
+  put_file(folder / "c/notes.txt", "not an image"), put_file(folder / "a/x.webp", "not read");
+  std::filesystem::create_directory(folder / "a/more");
   const auto set = open_image_set(folder.path());
   CHECK(set->size() == 4);
   CHECK(first_values(*set) == std::vector<double>{10, 11, 20, 30});
-  CHECK(set->describe() == "4 images in the folder " + folder.path());
+  CHECK(set->left_out() ==
+        "1 folder(s) inside the class folders are not read, such as 'a/more'; ignored 2 files (.txt 1, .webp 1)");
+  CHECK(set->describe() == "4 images in the folder " + folder.path() + " (" + set->left_out() + ")");
   std::string list;
   for (const char* name : {"a/10.png", "a/2.png", "b/1.png", "c/x.JPG"})
     list += files::sha256_of_file(folder / name) + "  " + name + "\n";

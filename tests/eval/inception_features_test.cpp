@@ -72,6 +72,8 @@ TEST_CASE("an evaluation with the network gives every metric, and the same bits 
   CHECK(*a.inception_score >= 1);
   CHECK_THAT(a.protocol, Contains("preset pytorch-fid: bilinear") && Contains("weights sha256") &&
                              Contains("5 images in") && Contains("inception score of 5 splits"));
+  CHECK_THAT(a.protocol, Contains("real 9 images in " + folder / "real.npz" + ", 40x24 pixels"));
+  CHECK_THAT(a.warnings.at(a.warnings.size() - 2), Contains("images of 40x24 pixels are squashed to squares"));
   CHECK_THAT(a.warnings.back(), Contains("published numbers are of 50000"));
   CHECK_FALSE(a.error_of_precision);
 

@@ -22,6 +22,7 @@
 #include "ditrain/base/metadata.hpp"
 #include "ditrain/base/random.hpp"
 #include "ditrain/dataset/config.hpp"
+#include "ditrain/dataset/file_list.hpp"
 
 namespace ditrain::dataset {
 
@@ -102,7 +103,7 @@ class Dataset {
   uint64_t content_checksum(int64_t index) const { return checksum_of_content(member(index)); }
   /// Files in the data folder that are not samples, by extension: "ignored 12 files (.txt 10, .xml 2)"; "" if there are
   /// none. Hidden files do not count.
-  std::string describe_ignored() const;
+  std::string describe_ignored() const { return ignored_.describe(); }
   /// What is probably wrong with the data although it can be read, one line each.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
@@ -119,7 +120,7 @@ class Dataset {
   /// The same with a key, for kinds that draw. The default calls read().
   virtual void read_drawn(int64_t index, bool flip, const RandomKey& draw, float* chw, Condition* condition) const;
   /// Counts a file that is not a sample.
-  void ignore_file(const std::string& name);
+  void ignore_file(const std::string& name) { ignored_.add(name); }
   /// Records that this class has a sample. A kind that never calls it is taken to have samples of all its classes.
   void note_class(int64_t label);
   bool skips_bad() const { return skip_bad_; }
@@ -138,7 +139,7 @@ class Dataset {
   bool known_bad(int64_t index) const;
   void note_bad(int64_t index, const std::string& why) const;
 
-  std::map<std::string, int64_t> ignored_;  // by extension with its dot
+  IgnoredFiles ignored_;
   bool skip_bad_;
   std::vector<int64_t> members_;  // the samples of the chosen part, by number among all; empty: all
   std::string part_;

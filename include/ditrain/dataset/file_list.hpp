@@ -1,5 +1,7 @@
 // Sorted listings of folders: the same on every machine, whatever the order in the file system.
 #pragma once
+#include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -30,6 +32,17 @@ class VisitedFolders {
 
 /// "3 other files and 2 sub-folders"
 std::string describe(const Listing& listing);
+
+/// Counts files that are left out of a set.
+class IgnoredFiles {
+ public:
+  void add(const std::string& name);
+  /// By extension: "ignored 12 files (.txt 10, .xml 2)"; "" if there are none.
+  std::string describe() const;
+
+ private:
+  std::map<std::string, int64_t> kinds_;  // by extension with its dot
+};
 
 enum class FileKind { kImage, kRaster, kShard, kOther };
 /// The kind of a file, by its extension.

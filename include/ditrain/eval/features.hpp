@@ -36,6 +36,15 @@ struct FeatureSettings {
   std::string weights_sha256 = {};
 };
 
+/// Heights and widths of images, in pixels.
+struct ImageSizes {
+  int64_t least_height = 0, greatest_height = 0, least_width = 0, greatest_width = 0;
+  bool operator==(const ImageSizes&) const = default;
+  void add(int64_t height, int64_t width);
+  bool are_square() const { return *this == ImageSizes{least_height, least_height, least_height, least_height}; }
+  std::string describe() const;  ///< "256x256", or "348x464 to 464x464"
+};
+
 /// Features of a set, one row per image in the order of the set.
 struct Features {
   int64_t n = 0, d = 0;
@@ -45,6 +54,7 @@ struct Features {
   std::string description = {};     ///< for the protocol line
   /// Relative error of a bf16 network: |features - f32 features| / |f32 features| over the first 8 images at most.
   std::optional<double> error_of_precision = {};
+  ImageSizes sizes = {};  ///< inception, which resizes the images
 };
 
 /// Checks the settings before any image is read, and loads the network if the kind has one.

@@ -84,6 +84,7 @@ struct Reference {
   FeatureStatistics statistics;
   std::string description;  ///< a line that says of what
   std::string input;        ///< Features::description of them; "": they do not say
+  ImageSizes sizes = {};    ///< of images that the network saw
 };
 /// Collective: rank 0 returns it, the others return none.
 /// Errors:   as evaluate_fid

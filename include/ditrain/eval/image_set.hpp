@@ -43,6 +43,8 @@ class ImageSet {
   /// How the images were made (sample_facts.hpp), as one line of JSON from the file beside them; "" without that file.
   virtual std::string facts() const { return ""; }
   bool is_latent() const;  ///< whether the facts say so
+  /// What lies there and is not read: folders inside class folders, other files; "": nothing.
+  virtual std::string left_out() const { return ""; }
   /// The tiles behind the images, in digital numbers; null: the images are pictures or latents.
   virtual const dataset::TileShards* tiles() const { return nullptr; }
   /// Calls use(i, image) once for every image, in any order, from several workers at a time.
