@@ -223,7 +223,7 @@ TEST_CASE("what an evaluation takes follows from the headers of the files") {
 TEST_CASE("requests that the sides cannot answer are refused before an image of them is read") {
   TemporaryFolder folder;
   parallel::Team team({.num_workers = 1});
-  write_images(folder / "a.npz", 60, 100, 40, "a");
+  write_noise(folder / "a.npz", 60, 100, 40, "a");
   const FeatureStatistics plain{{1, 2}, {4, 0, 0, 9}};
   write_statistics(folder / "s.npz", {{plain}});
   const std::string broken = folder / "broken";  // of images that cannot be read, but for the first
