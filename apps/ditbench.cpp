@@ -67,8 +67,7 @@ config::CommandLine make_command_line(const std::vector<config::Command>& benche
        {"repeats", "N", "timed repeats per row, after a first one that warms up", "5"},
        {"quick", "", "the shortest run that calls everything, to see that it works: its numbers mean nothing"},
        {"memory-gib", "X",
-        "GiB for all ranks of a run together, an equal part of private memory each (strategies): a run that does not "
-        "fit is a result"},
+        "GiB that all ranks of a run may take together (strategies): a run that does not fit is a result"},
        {"set", "KEY=VALUE", "config key of the measured steps, as for ditrain; gemm and ops: kernels.*", "", true},
        {"config", "FILE", "the config that recipes change (quality)"},
        {"recipe", "FILE[:M]",

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -41,9 +40,7 @@ std::vector<char*> pointers(const std::vector<std::string>& words) {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != parent) _exit(126);  // it died before that
   const int null = open("/dev/null", O_RDONLY), out = open(options.output.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
-  if (null < 0 || out < 0) _exit(126);
-  const rlimit limit{options.data_limit_bytes, options.data_limit_bytes};
-  if (options.data_limit_bytes > 0 && setrlimit(RLIMIT_DATA, &limit) != 0) _exit(126);
+  if (null < 0 || out < 0 || (options.cap != nullptr && !options.cap->enter())) _exit(126);
   dup2(null, STDIN_FILENO), dup2(out, STDOUT_FILENO), dup2(out, STDERR_FILENO);
   execve(command[0], command, environment);
   _exit(127);

@@ -2,10 +2,10 @@
 #pragma once
 #include <sys/types.h>
 
-#include <cstddef>
 #include <string>
 #include <vector>
 
+#include "memory_cap.hpp"
 #include "peer_library.hpp"
 
 namespace ditrain::bench {
@@ -17,9 +17,7 @@ class Child {
   struct Options {
     std::string output;                         ///< file for stdout and stderr together
     std::vector<std::string> environment = {};  ///< "NAME=VALUE", before what this process has
-    /// Limit (RLIMIT_DATA) of the child and of each process below it; 0: none. It counts what a process maps privately
-    /// for writing, touched or not, but nothing that it shares.
-    size_t data_limit_bytes = 0;
+    const MemoryCap* cap = nullptr;             ///< must outlive the child
   };
   /// command[0] is a path. Errors: RunError if no process can be made
   Child(const std::vector<std::string>& command, const Options& options);

@@ -81,7 +81,7 @@ class StrategiesMeter {
   std::vector<std::string> command(const Runs& c, const std::string& out);
   void run(Runs& c, int64_t steps, bool for_memory);
   void look_at_memory(const Child& child, Runs& c) const;
-  void handle_early_end(const Child& child, Runs& c) const;
+  void handle_early_end(const Child& child, const MemoryCap& cap, Runs& c) const;
   Row row(const Runs& c) const;
   void compare(const Runs& ours, const Runs& theirs);
 
@@ -179,9 +179,9 @@ void StrategiesMeter::look_at_memory(const Child& child, Runs& c) const {
 }
 
 // A run that ended before it was told to: it did not fit, or something is wrong.
-void StrategiesMeter::handle_early_end(const Child& child, Runs& c) const {
+void StrategiesMeter::handle_early_end(const Child& child, const MemoryCap& cap, Runs& c) const {
   const std::string said = child.said();
-  if (said.find("[memory]") != said.npos) {
+  if (said.find("[memory]") != said.npos || cap.kills() > 0) {
     c.fits = false;
     return;
   }
@@ -190,9 +190,9 @@ void StrategiesMeter::handle_early_end(const Child& child, Runs& c) const {
 
 void StrategiesMeter::run(Runs& c, int64_t steps, bool for_memory) {
   const std::string out = fmt::format("{}/run{}", folder_.path(), ++runs_);
-  Child::Options options{.output = out + ".log",
-                         .environment = environment_of_mpirun(),
-                         .data_limit_bytes = size_t(bench_.memory_gib * 0x1p30) / size_t(c.ranks)};
+  const MemoryCap cap(size_t(bench_.memory_gib * 0x1p30), c.ranks);
+  if (runs_ == 1 && cap.limited()) harness_.note(cap.description());
+  Child::Options options{.output = out + ".log", .environment = environment_of_mpirun(), .cap = &cap};
   // Ranks that end the run are gone already: Open MPI's mpirun would wait for them twice for a second.
   options.environment.emplace_back("OMPI_MCA_odls_base_sigkill_timeout=0");
   options.environment.push_back("TMPDIR=" + folder_.path());
@@ -203,7 +203,7 @@ void StrategiesMeter::run(Runs& c, int64_t steps, bool for_memory) {
     check_stop();
     if (for_memory) look_at_memory(child, c);
     done = read_steps(out, bench_.batch);
-    if (int64_t(done.size()) < steps && !child.running()) return handle_early_end(child, c);
+    if (int64_t(done.size()) < steps && !child.running()) return handle_early_end(child, cap, c);
   }
   child.end();
   for (int64_t i = 1; i < steps && !for_memory; ++i) {
@@ -239,9 +239,6 @@ void StrategiesMeter::compare(const Runs& ours, const Runs& theirs) {
 
 void StrategiesMeter::measure() {
   std::vector<Runs> contenders = this->contenders();
-  if (bench_.memory_gib > 0)
-    harness_.note(fmt::format("memory limit: {:g} GiB, an equal part of private memory per rank, by RLIMIT_DATA",
-                              bench_.memory_gib));
   for (Runs& c : contenders) run(c, kMemorySteps, true);
   for (int64_t repeat = 0; repeat < harness_.effort().repeats; ++repeat)
     for (Runs& c : contenders)

@@ -75,11 +75,17 @@ TEST_CASE("a program that cannot be started has the exit code of a shell's") {
   CHECK(child.exit_code() == 127);
 }
 
-TEST_CASE("a memory limit ends a process that takes more") {
-  Child greedy({"/usr/bin/tail", "/dev/zero"},  // looks for the last line
-               {.output = "/dev/null", .data_limit_bytes = size_t{32} << 20});
+TEST_CASE("a memory limit ends a process that takes more, by the cgroup or by RLIMIT_DATA") {
+  const MemoryCap cap(size_t{64} << 20, 2), none(0, 1);
+  CHECK(cap.description().find("memory limit: ") == 0);
+  CHECK(none.description().empty());
+  Child greedy({"/usr/bin/tail", "/dev/zero"}, {.output = "/dev/null", .cap = &cap});  // looks for the last line
   REQUIRE(soon([&] { return !greedy.running(); }));
-  CHECK(greedy.exit_code() == 1);
+  const bool by_cgroup =
+      cap.description().find("cgroup") != std::string::npos && cap.description().find("RLIMIT") == std::string::npos;
+  CHECK((cap.kills() > 0) == by_cgroup);
+  CHECK(greedy.exit_code() == (by_cgroup ? 128 + SIGKILL : 1));
+  CHECK(none.kills() == 0);
 }
 
 TEST_CASE("programs are looked for in $PATH") {

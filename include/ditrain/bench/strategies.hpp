@@ -14,7 +14,7 @@ struct StrategiesBench {
   DType precision = DType::kF32;
   std::vector<std::string> sets = {};  ///< config keys, "a.b=v", as --set of ditrain
   int64_t clusters = 0;                ///< 0: see clusters_that_divide
-  double memory_gib = 0;               ///< limit for all ranks together, an equal part of private memory each; 0: none
+  double memory_gib = 0;               ///< limit for all ranks of a run together, in GiB; 0: none
 };
 
 struct ThreadsInClusters {
