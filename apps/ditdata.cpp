@@ -257,8 +257,8 @@ void warn_of_scales(const scenes::SceneList& list) {
     if (const scenes::Scene* other = with_other_scale(list, b)) {
       const dataset::TileBand &facts = first.bands[b].facts, &others = other->bands[b].facts;
       log::warn(
-          "{} has scale {} and offset {} in band {}, and {} has {} and {}: ditrain does not train on tiles of "
-          "both, which need folders of their own",
+          "{} has scale {} and offset {} in band {}, and {} has {} and {}: ditrain refuses tiles of both, which "
+          "need folders of their own, unless data.number_scale and data.number_offset are set",
           first.name, facts.scale, facts.offset, facts.name, other->name, others.scale, others.offset);
       return;
     }

@@ -93,7 +93,9 @@ std::string run_folder(const config::CommandLine& line) {
   if (line.has("out")) return line.get_path("out");
   const std::string resume = line.has("resume") ? line.get_path("resume") : "";
   const std::filesystem::path config = line.get("config"), folder = std::filesystem::absolute(config).parent_path();
-  if (resume == "auto" && config.filename() == "config.yaml" && std::filesystem::is_directory(folder / "checkpoints"))
+  const bool is_of_run =
+      std::filesystem::exists(folder / "metrics.jsonl") || std::filesystem::exists(folder / "checkpoints" / "latest");
+  if (resume == "auto" && config.filename() == "config.yaml" && is_of_run)
     throw InputError({.where = "command line",
                       .what = "--resume auto with the config of a run needs --out: without it, a new run would start",
                       .got = config,

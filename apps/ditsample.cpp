@@ -19,6 +19,7 @@
 #include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/dataset/raster_metadata.hpp"
+#include "ditrain/eval/autoencoder_file.hpp"
 #include "ditrain/eval/band_picture.hpp"
 #include "ditrain/eval/label_check.hpp"
 #include "ditrain/eval/latent_codec.hpp"
@@ -715,9 +716,11 @@ eval::SampleFacts facts_of(const Job& job, const checkpoint::WeightsSource& sour
 std::string unfinished_facts(const Job& job, const checkpoint::WeightsSource& source, const diffusion::Process& process,
                              const eval::SampleForm& output) {
   if (!can_go_on(job, output)) return "";
-  std::vector<std::string> weights = {source.file};
+  std::vector<std::string> weights = {source.file};  // and other files whose content decides
   if (!job.guide.empty() && job.guide != config::kRoutedGuide)
     weights.push_back(checkpoint::find_weights(job.guide, checkpoint::Weights::kEma).file);
+  if (!job.vae.empty()) weights.push_back(eval::AutoencoderFile(job.vae).weights_path());
+  if (std::error_code no_file; fs::is_regular_file(job.metadata, no_file)) weights.push_back(job.metadata);
   return eval::unfinished_facts(facts_of(job, source, output.is_latent), process, weights);
 }
 

@@ -218,7 +218,7 @@ void write_checkpoint_state(const std::string& folder, const CheckpointState& st
   const std::string text = to_text(state);
   if (text.size() > kMaxStateBytes)
     throw RunError({.where = folder + "/state.json",
-                    .what = "the checksums of the state would be too large to be read again",
+                    .what = "the state would be too large to be read again",
                     .got = fmt::format("{} bytes", text.size()),
                     .expected = fmt::format("at most {}", kMaxStateBytes),
                     .hint = "a larger dist.bucket_mib, or dist.shard_optimizer: false"});

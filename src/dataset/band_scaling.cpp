@@ -226,7 +226,7 @@ ColourBands colours_of(const Config& settled) {
   std::vector<std::string> all = settled.bands;
   try {
     if (settled.kind->of_bands && holds_tiles(settled.path)) all = TileShards(settled.path).band_names();
-  } catch (const InputError&) {  // samples need no data: it may be gone
+  } catch (const Error&) {  // samples need no data: it may be gone
   }
   return find_common_colours(settled.bands, all).first;
 }

@@ -316,7 +316,8 @@ const TileBand& TileShards::common_band(int64_t number) const {
     if (other.scale != first.scale || other.offset != first.offset)
       refuse(shard.file.path(), fmt::format("band {} has another scale than in the first shard", other.name),
              fmt::format("{} and offset {}", other.scale, other.offset),
-             fmt::format("{} and offset {}", first.scale, first.offset), "a folder for the tiles of each scale");
+             fmt::format("{} and offset {}", first.scale, first.offset),
+             "a folder for the tiles of each scale, or data.number_scale and data.number_offset for all");
   }
   return first;
 }

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/eval/sample_facts.hpp"
 #include "ditrain/files/sha256.hpp"
 
 namespace ditrain::eval {
@@ -270,6 +271,9 @@ void pair_bands(Side& real, Side& generated) {
 void check_facts(const Side& side, std::vector<std::string>& warnings) {
   if (!side.set) return;
   if (const std::string left = side.set->left_out(); !left.empty()) warnings.push_back(side.path + ": " + left);
+  if (std::error_code none; std::filesystem::exists(side.path + "/" + kUnfinishedFile, none))
+    warnings.push_back(fmt::format("{}: samples of a ditsample that has not ended or was ended, {} so far", side.path,
+                                   side.set->size()));
   if (side.facts.empty()) return;
   const auto facts = nlohmann::json::parse(side.facts, nullptr, /*allow_exceptions=*/false);
   const auto images = facts.is_object() ? facts.find("images") : facts.end();

@@ -42,7 +42,7 @@ Listing list(const std::string& path) {
     std::vector<std::string>& names = kind == dataset::FileKind::kImage   ? listing.images
                                       : kind == dataset::FileKind::kShard ? listing.shards
                                                                           : listing.others;
-    if (name != kSampleFactsFile) names.push_back(name);
+    if (name != kSampleFactsFile && name != kUnfinishedFile) names.push_back(name);
   }
   return listing;
 }

@@ -125,7 +125,7 @@ class Decoder {
   ErrorManager errors_{};
 };
 
-// Whether it worked; `*bytes` is the caller's to free in any case.
+// Whether it worked; `*bytes` is the caller's to free then. (Else the library may have freed it as it grew.)
 bool compress(const ImageU8& image, int quality, ErrorManager& errors, unsigned char** bytes, unsigned long* size) {
   jpeg_compress_struct jpeg;
   jpeg.err = jpeg_std_error(&errors.base);
@@ -160,7 +160,7 @@ std::string encode_jpeg(const ImageU8& image, int quality) {
   unsigned long size = 0;
   const bool worked = compress(image, quality, errors, &bytes, &size);
   const std::string jpeg(reinterpret_cast<const char*>(bytes), worked ? size : 0);
-  std::free(bytes);
+  if (worked) std::free(bytes);
   if (!worked)
     throw RunError({.where = "images", .what = "the image cannot be encoded as JPEG", .got = errors.message});
   return jpeg;

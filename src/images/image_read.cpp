@@ -202,7 +202,9 @@ void decode(const std::string& path, std::string_view file, const DecoderMemory&
   } catch (const DecoderFault&) {
     fail_corrupt(path, "data that breaks the decoder's rules");
   }
-  if (!pixels) fail_corrupt(path, memory.refused() ? "more data than its size has pixels" : stbi_failure_reason());
+  if (!pixels)
+    fail_corrupt(path, memory.refused() ? "data that inflate to more than an image of its size can have"
+                                        : stbi_failure_reason());
   if (width != image.width || height != image.height) fail_corrupt(path, "two different sizes");
   image.pixels.assign(pixels, pixels + int64_t{width} * height * 3);
 }

@@ -77,7 +77,9 @@ std::string describe_steps(const RunPlan& plan, const dataset::Dataset* data, in
                      plan.samples, plan.micro_batch, t.steps) +
          (data != nullptr ? fmt::format(" = {:.2f} epochs", double(t.steps * t.global_batch) / double(data->size()))
                           : "") +
-         (done > 0 ? fmt::format(", of which {} are done", done) : "");
+         (done >= t.steps ? fmt::format("; the run has {}: nothing to do", done)
+          : done > 0      ? fmt::format(", of which {} are done", done)
+                          : "");
 }
 
 // The time that a run would take on this machine; of another one the rates are not known.

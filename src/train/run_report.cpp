@@ -333,14 +333,18 @@ void RunReport::tell_outcome(int exit_code) {
 }
 
 void RunReport::tell_failure(const std::string& why) {
-  if (!run_.leader()) return;
+  if (!run_.leader() || std::exchange(told_failure_, true)) return;
   log::error_into_file(why);
-  if (!live_) {  // the start has failed: the steps of the run are those that it had before
-    report::RunFiles before(run_.options.out);
-    before.read_on();
-    open_live(std::max<int64_t>(0, before.last_step()));
+  try {
+    if (!live_) {  // the start has failed: the steps of the run are those that it had before
+      report::RunFiles before(run_.options.out);
+      before.read_on();
+      open_live(std::max<int64_t>(0, before.last_step()));
+    }
+    live_->end(report::RunState::kFailed, why);
+  } catch (const Error& e) {  // what has ended the run is what its user has to read
+    log::warn("status.json does not say so: {}", e.what());
   }
-  live_->end(report::RunState::kFailed, why);
 }
 
 void RunReport::write_trace() {

@@ -59,6 +59,7 @@ class RunReport {
   TrainingState* state_ = nullptr;  // of the loop
   RunFolder* folder_ = nullptr;
   std::optional<report::LiveReport> live_;  // from the loop on, on rank 0
+  bool told_failure_ = false;
   Trace trace_;
   std::string topology_;
   const double flop_per_image_;

@@ -71,7 +71,9 @@ std::unique_ptr<dataset::Dataset> reference_tiles(const config::Config& c, const
   dataset::Config data = c.data;
   data.kind = dataset::find_kind("tiles"), data.path = c.eval.reference, data.hold_out = 0;
   data.condition.clear(), data.condition_low.clear(), data.condition_high.clear();  // distances need none
-  data.number_type.reset(), data.number_scale.clear(), data.number_offset.clear();  // as these tiles say
+  std::error_code other;
+  if (!std::filesystem::equivalent(c.eval.reference, c.data.path, other))
+    data.number_type.reset(), data.number_scale.clear(), data.number_offset.clear();  // as these tiles say
   std::unique_ptr<dataset::Dataset> tiles;
   try {
     dataset::settle_tiles(data);
@@ -157,7 +159,13 @@ int train_from(StartingPoint& start, const plan::Inputs& inputs, RunContext& run
   if (measures) checkpointing.restore_best(metric);
   if (done) tell_nothing_to_do(run, state.progress.step);
   report.begin_loop(state, start.folder());
-  const int code = TrainLoop(state, data, inputs.validation(), fid.get(), start, checkpointing, report).run();
+  int code = kExitDone;
+  try {
+    code = TrainLoop(state, data, inputs.validation(), fid.get(), start, checkpointing, report).run();
+  } catch (const std::exception& e) {
+    report.tell_failure(e.what());  // before the checkpoint that is being written is waited for
+    throw;
+  }
   report.tell_end(data.bad_samples());
   if (measures) checkpointing.report_best(metric);
   report.write_trace();

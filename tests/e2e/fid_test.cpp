@@ -126,7 +126,7 @@ TEST_CASE("ditfid: bad files are exit 2 with a message that names them") {
       {two, asymmetric, "asymmetric.npz] 'sigma' is no covariance: it is not symmetric"},
       {two, scratch / "nan.npz", "nan.npz] 'sigma' holds numbers that are not finite"},
       {good, scratch / "classes", "classes] the class 'b' has no images"},
-      {mixed, good, "features of pixels need images of one size"},
+      {mixed, mixed, "features of pixels need images of one size"},
       {good, scratch / "nowhere", "nowhere] there is no such folder or file"}};
   for (const auto& [real, generated, message] : cases) {
     CAPTURE(message);

@@ -240,11 +240,11 @@ TEST_CASE("ditsample: killed on the way, it leaves no file that looks whole") {
 TEST_CASE("ditsample: the command goes on with the samples of a program that was ended, and no other command does") {
   const TemporaryFolder scratch;
   const std::string checkpoint = trained(scratch);
-  const auto draw = [&](const std::string& name, const Args& more) {
-    return ditsample(checkpoint, scratch / name,
-                     Args{"--num", "12", "--steps", "200", "--npz", scratch / name + ".npz", "--grid",
-                          scratch / name + "_grid.png"} +
-                         more);
+  const auto draw = [&](const std::string& name, const Args& more, const char* num = "12") {
+    return ditsample(
+        checkpoint, scratch / name,
+        Args{"--num", num, "--steps", "200", "--npz", scratch / name + ".npz", "--grid", scratch / name + "_grid.png"} +
+            more);
   };
   Process ended(draw("parts", {"--batch", "1"}));
   REQUIRE(wait_until([&] { return fs::exists(scratch / "parts/000002.png") || !ended.running(); }));
@@ -253,7 +253,7 @@ TEST_CASE("ditsample: the command goes on with the samples of a program that was
   REQUIRE_FALSE(fs::exists(scratch / "parts/samples.json"));
   require_error(draw("parts", {"--seed", "1"}), {"and that drew others: seed was 0, is 1"});
   require_error(draw("parts", {"--weights", "model"}), {"weights was \"ema\", is \"model\""});
-  require_error(draw("parts", {"--num", "13"}), {"images was 12, is 13"});
+  require_error(draw("parts", {}, "13"), {"images was 12, is 13"});
   write_file(scratch / "parts/000012.png", "of another");
   require_error(draw("parts", {}), {"--out holds samples already", "000012.png"});
   fs::remove(scratch / "parts/000012.png");
