@@ -251,6 +251,9 @@ TEST_CASE("ditsample: the command goes on with the samples of a program that was
   ended.send(SIGINT);
   ended.wait();
   REQUIRE_FALSE(fs::exists(scratch / "parts/samples.json"));
+  const Result distance = require_ok(program("ditfid", {"--real", scratch / "parts", "--generated", scratch / "parts",
+                                                        "--features", "pixels", "--allow-small", "--threads", "1"}));
+  CHECK_THAT(distance.err, Contains("samples of a ditsample that has not ended or was ended"));
   require_error(draw("parts", {"--seed", "1"}), {"and that drew others: seed was 0, is 1"});
   require_error(draw("parts", {"--weights", "model"}), {"weights was \"ema\", is \"model\""});
   require_error(draw("parts", {}, "13"), {"images was 12, is 13"});

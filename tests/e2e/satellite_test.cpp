@@ -246,8 +246,8 @@ TEST_CASE("satellite: ditdata make warns of tiles that are there twice, and of q
   write("unnamed/a_near.tif", {""}), write("unnamed/a_far.tif", {""});
   CHECK_THAT(warnings("unnamed"), Contains("bands of one scene need names that say so"));
   write("scales/a_20200601.tif", {"B2"}, 1e-4), write("scales/a_20200611.tif", {"B2"}, 2e-4);
-  CHECK_THAT(warnings("scales"), Contains("has scale 0.0001 and offset 0 in band B2, and ") &&
-                                     Contains("ditrain does not train on tiles of both"));
+  CHECK_THAT(warnings("scales"),
+             Contains("has scale 0.0001 and offset 0 in band B2, and ") && Contains("ditrain refuses tiles of both"));
 }
 
 TEST_CASE("satellite: bands that are drawn from others, tile by tile in training and a whole scene at once after it") {
