@@ -53,7 +53,7 @@ std::string what_fits_recomputing(config::Config config, int world_size, const R
 // The same for states that are shared out over the ranks, where that is possible.
 std::string what_fits_sharded(config::Config config, int world_size, const RankPlace& place, const InputFacts& facts,
                               int64_t without) {
-  if (world_size == 1 || config.dist.shard_optimizer || !config.dist.engine ||
+  if (world_size == 1 || config.dist.shard_optimizer || !config.dist.engine || config.dist.outer ||
       config.parallel.strategy == config::Strategy::kDpTp)
     return "";
   config.dist.shard_optimizer = true;
@@ -97,7 +97,7 @@ std::string what_fits(const RunPlan& plan) {
   fewer_ranks.rank = 0;
   for (int& ranks = fewer_ranks.ranks_on_node; --ranks >= 1;) {
     const int world = std::max(1, world_size / place.ranks_on_node * ranks);
-    const bool divides = world % config::tensor_ranks(config) == 0 &&
+    const bool divides = world % config::tensor_ranks(config) == 0 && world % config::outer_groups(config) == 0 &&
                          config.train.global_batch % config::replicas(config, world) == 0 &&
                          (!config.dist.reproducible || std::has_single_bit(unsigned(world)));
     const int64_t fewer = divides ? fitting_micro_batch(config, world, fewer_ranks, facts, micro) : 0;

@@ -56,7 +56,7 @@ void warn_of_rate(const config::Config& before, const config::Config& now, int64
   };
   const auto rate = [&](const config::Config& c, bool of_muon) {
     const double lr = optim::learning_rate(c.optimizer, updates - 1, c.train.steps);
-    return lr * highest_of(c, of_muon) / c.optimizer.lr;
+    return of_muon && c.optimizer.lr > 0 ? lr * highest_of(c, of_muon) / c.optimizer.lr : lr;
   };
   for (const bool of_muon : {false, true}) {  // the rate in metrics and log first
     if (of_muon && now.optimizer.kind != optim::Kind::kMuon) continue;
