@@ -197,6 +197,10 @@ TEST_CASE("ranks that do not fit are told to shard their states, where they can"
   CHECK(offer(config, plan::plan_run(sharded, 2).memory.total()) == line + " --set train.micro_batch=1");
   config.dist.engine = false;
   CHECK(offer(config, fits) == "none");
-  config.dist.engine = true, config.parallel.strategy = config::Strategy::kDpTp, config.parallel.tensor_ranks = 2;
+  config.dist.engine = true;
+  config.dist.outer = optim::OuterConfig{.every = 50, .groups = 2};  // no shards, and no fewer ranks than groups
+  CHECK(offer(config, fits) == "none");
+  config.dist.outer.reset();
+  config.parallel.strategy = config::Strategy::kDpTp, config.parallel.tensor_ranks = 2;
   CHECK(offer(config, fits / 2) == "none");
 }
