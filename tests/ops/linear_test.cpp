@@ -238,6 +238,18 @@ TEST_CASE("products in passes: in f32 the bits of fused ones, in bf16 those valu
   for (const Layer& p : layers(DType::kBF16)) check_close(p, Rig(2, {Backend::kOwn, false}).run(p), Rig(2).run(p), 3);
 }
 
+TEST_CASE("a matrix unit gives the same bits of an operand that is normalised before the product or on the way") {
+  struct Blocks {
+    const kernels::GemmBlocking before = kernels::gemm_blocking();
+    ~Blocks() { kernels::set_gemm_blocking(before); }
+  } blocks;
+  const Layer p(2, 80, 352, 416, DType::kBF16);
+  kernels::set_gemm_blocking({1024, 1536});  // b is one block
+  const Results want = Rig(2).run(p);
+  kernels::set_gemm_blocking({28, 1536});  // b is more than two blocks
+  for (const int workers : {1, 3}) check_same_bits(p, Rig(workers).run(p), want);
+}
+
 TEST_CASE("products of the reference, with passes around them, are those of our kernels") {
   const DType type = GENERATE(DType::kF32, DType::kBF16);
   for (const Layer& p : layers(type)) check_close(p, Rig(2, {Backend::kReference}).run(p), Rig(2).run(p), 3);
