@@ -320,9 +320,10 @@ Rows train_rows() {
                    "block); selective: recomputes what is cheap (stores 11); block: recomputes all but the input of "
                    "each block (stores 1; a third more work); auto: the least recomputation that fits, block by block"),
       word(DITRAIN_KEY(train.on_non_finite),
-           "what happens at a NaN or infinite loss or gradient; with stop and optimizer.clip_norm 0, weights are "
-           "updated before all gradients are known: several ranks update while other gradients are in flight, one rank "
-           "in backward; skip gives up after 100 such steps one after the other"),
+           "what happens at a NaN or infinite loss or gradient, and at a gradient norm of 1e18 or more after clipping; "
+           "with stop and optimizer.clip_norm 0, weights are updated before all gradients are known: several ranks "
+           "update while other gradients are in flight, one rank in backward; skip gives up after 100 such steps one "
+           "after the other"),
       integer(DITRAIN_KEY(train.seed), {0}, "seed of all random numbers"),
       routing(),
       layer_sync(),

@@ -102,4 +102,9 @@ double clip_factor(double norm, double clip_norm) {
   return clip_norm > 0 ? std::min(1.0, clip_norm / (norm + 1e-6)) : 1.0;
 }
 
+bool squares_overflow(double norm, double clip_norm) {
+  constexpr double kTooLarge = 1e18;  // no gradient of a sane run comes near it, and no element's square overflows
+  return norm * clip_factor(norm, clip_norm) >= kTooLarge;
+}
+
 }  // namespace ditrain::optim

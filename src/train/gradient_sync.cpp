@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <optional>
 
 #include "ditrain/base/error.hpp"
@@ -104,14 +105,14 @@ void GradientSync::ready(const parallel::Range& slice, PhaseLog& log) {
     buckets_->mark_ready(slice.begin, slice.end);
 }
 
-// Nothing changes any more once a gradient is not finite: the run is going to stop.
+// Nothing changes any more once a gradient is not finite, or its square overflows f32: the run is going to stop.
 void GradientSync::update_in_backward(const parallel::Range& slice, PhaseLog& log) {
   if (slice.empty()) return;
   const int64_t group = next_group_++;
   const PhaseTimer timer(log, Phase::kOptimizer);
   parameters_.clear_between_gradients({slice.begin, slice.end});
   squares_ += ops::sum_squares(ctx_, parameters_.gradients_of({slice.begin, slice.end}));
-  if (bad_gradient_.empty() && !std::isfinite(squares_)) {
+  if (bad_gradient_.empty() && !(squares_ < double(std::numeric_limits<float>::max()))) {
     const int64_t begin = last_bad_gradient(slice);
     bad_gradient_ = begin < 0 ? "norm (overflow)" : parameters_.at(begin).name;
   }

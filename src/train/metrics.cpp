@@ -88,7 +88,7 @@ std::optional<double> metric_of_step(const std::string& run_folder, int64_t step
 
 void IntervalMeans::add(const StepMetrics& m, double step_s) {
   images_ += m.images_per_second * step_s, seconds_ += step_s;
-  if (!std::isfinite(m.loss) || !std::isfinite(m.grad_norm)) return;
+  if (!m.non_finite.empty() || !std::isfinite(m.loss) || !std::isfinite(m.grad_norm)) return;
   sum_loss_ += m.loss, sum_mse_ += m.mse, sum_vb_ += m.vb, sum_norm_ += m.grad_norm;
   ++finite_;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "ditrain/base/error.hpp"
@@ -197,6 +198,9 @@ double TrainLoop::rank_timeout_s() const {
 
 void TrainLoop::handle_non_finite(StepMetrics& m) {
   std::string what = fmt::format("step {}: {} is not finite", m.step, m.non_finite);
+  if (std::isfinite(m.loss) && std::isfinite(m.grad_norm))
+    what = fmt::format("step {}: the gradient norm of {:.3g} counts as not finite, because its square overflows",
+                       m.step, m.grad_norm);
   const bool skips = config_.train.on_non_finite == config::OnNonFinite::kSkip;
   if (skips) {
     if (run_.leader()) log::warn("{}: the step is skipped ({} so far)", what, state_.progress.skipped_steps);

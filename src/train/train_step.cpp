@@ -207,12 +207,15 @@ StepResult TrainStep::run(const dataset::Batch& batch, Progress& progress, const
   timed(Phase::kAllreduceExposed, log, [&] { result.grad_norm = sync_.norm_of_groups(norm); });
   ++progress.step;
   // Loss and norm are the same bits on every rank now, so all ranks decide alike.
-  if (!std::isfinite(result.facts.loss) || !std::isfinite(result.grad_norm)) {
+  const double clip_norm = plan_.config.optimizer.clip_norm;
+  const double largest = result.grad_norm * std::sqrt(double(plan_.gradients.groups));  // no group has a larger norm
+  if (!std::isfinite(result.facts.loss) || !std::isfinite(result.grad_norm) ||
+      optim::squares_overflow(largest, clip_norm)) {
     result.non_finite = name_of_non_finite();
     weights_are_spoilt_ = sync_.has_updated();
     ++progress.skipped_steps;
   } else {
-    update.grad_scale = optim::clip_factor(norm, plan_.config.optimizer.clip_norm);
+    update.grad_scale = optim::clip_factor(norm, clip_norm);
     sync_.update(update, log);
     ++progress.optimizer_step;
     if (outer_) outer_->count_update(ema_decay);

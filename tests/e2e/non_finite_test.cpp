@@ -43,10 +43,18 @@ std::vector<int64_t> steps_left_out(const std::string& out) {
   for (const auto& line : read_metrics(out)) {
     if (!line.contains("non_finite")) continue;
     steps.push_back(line.at("step"));
-    CHECK((line.at("loss").is_null() || line.at("grad_norm").is_null()));
+    CHECK((line.at("loss").is_null() || line.at("grad_norm").is_null() || line.at("grad_norm").get<double>() >= 1e18));
     CHECK_FALSE(line.at("non_finite").get<std::string>().empty());
   }
   return steps;
+}
+
+// What the error says of the step with this line of metrics.
+std::string said_of(const nlohmann::json& line) {
+  const std::string step = "step " + std::to_string(line.at("step").get<int64_t>()) + ": ";
+  if (line.at("loss").is_null() || line.at("grad_norm").is_null())
+    return step + line.at("non_finite").get<std::string>() + " is not finite";
+  return step + "the gradient norm of ";
 }
 
 }  // namespace
@@ -69,7 +77,7 @@ TEST_CASE("non-finite numbers: stop names the tensor and the step, and keeps the
   INFO(result.text());
   REQUIRE_THAT(name, Catch::StartsWith("gradient ") || Catch::StartsWith("activation "));
   CHECK(name != "gradient x_embedder.proj.weight");  // the last one of the backward pass is never the first bad one
-  REQUIRE_THAT(result.err, Contains("step " + std::to_string(bad_step) + ": " + name + " is not finite"));
+  REQUIRE_THAT(result.err, Contains(said_of(metrics.back())));
   REQUIRE_THAT(result.err, Contains("train.on_non_finite: skip"));
   const auto left = checkpoints(out);
   if (bad_step == 1) {
@@ -80,6 +88,29 @@ TEST_CASE("non-finite numbers: stop names the tensor and the step, and keeps the
     REQUIRE(left.back() == bad_step - 1);
     require_finite_checkpoint(checkpoint_of(out, bad_step - 1));
   }
+}
+
+TEST_CASE("non-finite numbers: a finite gradient whose square would overflow ends the run or is left out") {
+  const TemporaryFolder scratch;
+  fs::create_directory(scratch / "latents");
+  write_latents(scratch / "latents/a.safetensors", {0, 1, 2, 3, 4, 5, 6, 7});
+  rewrite_tensors(scratch / "latents/a.safetensors", [](std::map<std::string, LooseTensor>& tensors) {
+    const float huge = 1e30f;
+    std::memcpy(tensors.at("latents").data.data(), &huge, sizeof huge);
+  });
+  const Args flow = sets({"model.learn_sigma=false", "diffusion.process=flow", "diffusion.prediction=x0"});
+  const Args data = sets(latents_settings(scratch / "latents")) + flow + sets({"optimizer.clip_norm=0"});
+  const std::string stopped = scratch / "stopped", skipped = scratch / "skipped", clipped = scratch / "clipped";
+  const Result result = run(tiny_ditrain(stopped, 2, data));
+  REQUIRE_EXIT(result, 1);
+  CHECK_THAT(result.err, Contains("step 1: the gradient norm of ") && Contains("counts as not finite"));
+  CHECK(steps_left_out(stopped) == std::vector<int64_t>{1});
+  const Result skips = require_ok(tiny_ditrain(skipped, 2, data + sets({"train.on_non_finite=skip"})));
+  CHECK_THAT(skips.err, Contains("counts as not finite") && Contains("the step is skipped (2 so far)"));
+  require_finite_checkpoint(checkpoint_of(skipped, 2));
+  require_ok(tiny_ditrain(clipped, 2, data + sets({"optimizer.clip_norm=1"})));
+  CHECK(steps_left_out(clipped).empty());
+  require_finite_checkpoint(checkpoint_of(clipped, 2));
 }
 
 TEST_CASE("non-finite numbers: skip leaves the step out, counts it and goes on") {
@@ -144,8 +175,7 @@ TEST_CASE("non-finite numbers: a learning rate far too high") {
   const Result result = run(tiny_ditrain(out, 100, wild));
   REQUIRE_EXIT(result, 1);
   const auto metrics = read_metrics(out);
-  const std::string name = metrics.back().at("non_finite");
-  REQUIRE_THAT(result.err, Contains("step " + std::to_string(metrics.size()) + ": " + name + " is not finite"));
+  REQUIRE_THAT(result.err, Contains(said_of(metrics.back())));
   const auto left = checkpoints(out);
   REQUIRE(left.back() == int64_t(metrics.size()) - 1);
   require_finite_checkpoint(checkpoint_of(out, left.back()));

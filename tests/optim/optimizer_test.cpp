@@ -57,6 +57,14 @@ TEST_CASE("clipping limits the norm and is off at 0") {
   CHECK(optim::clip_factor(4, 1) == Approx(0.25));
 }
 
+TEST_CASE("a norm is too large for an update if what clipping leaves of it has a square that overflows") {
+  CHECK_FALSE(optim::squares_overflow(1e17, 0));
+  CHECK(optim::squares_overflow(1e18, 0));
+  CHECK(optim::squares_overflow(1e300, 0));
+  CHECK_FALSE(optim::squares_overflow(1e300, 1));
+  CHECK(optim::squares_overflow(1e30, 1e20));
+}
+
 TEST_CASE("one update is AdamW then EMA, the same bits for any team") {
   on_teams([&](ops::Context& ctx) {
     autograd::ParameterStore store;

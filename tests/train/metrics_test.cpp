@@ -51,6 +51,10 @@ TEST_CASE("a progress line shows means since the last one") {
   means.add(m, 1);
   m.loss = NAN, m.images_per_second = 40, m.mfu = 0.8;
   means.add(m, 0.25);
+  StepMetrics overflow = m;
+  overflow.loss = 1e40, overflow.grad_norm = 1e30, overflow.non_finite = "gradient norm (overflow)";
+  overflow.images_per_second = 0;
+  means.add(overflow, 0);
   m.step = 11, m.loss = 3, m.mse = 2.5, m.lr = 2e-4, m.grad_norm = 4;
   m.images_per_second = 20, m.mfu = 0.4, m.rss_bytes = size_t{3} << 29;
   means.add(m, 0.5);

@@ -109,3 +109,18 @@ TEST_CASE("a gradient that is not finite on one rank is the same finding on all"
   CHECK(outcomes[0].non_finite == "input image");
   CHECK(outcomes[1].non_finite == "input image");
 }
+
+TEST_CASE("a finite gradient whose square would overflow on one rank is the same finding on all") {
+  config::Config c = flow_config();
+  c.dist.outer = optim::OuterConfig{.every = 4, .groups = 2};
+  c.optimizer.clip_norm = GENERATE(0, 1);
+  c.train.on_non_finite = GENERATE(config::OnNonFinite::kSkip, config::OnNonFinite::kStop);
+  CAPTURE(c.optimizer.clip_norm, c.train.on_non_finite);
+  const auto outcomes = train_on({.ranks = 2, .ranks_per_node = 1}, c, 1, [](int rank, dataset::Batch& batch) {
+    if (rank == 1) batch.images[5] = 1e30f;
+  });
+  for (const RankOutcome& rank : outcomes) {
+    CHECK(rank.non_finite == (c.optimizer.clip_norm > 0 ? "" : "gradient norm (overflow)"));
+    CHECK(std::isfinite(rank.norms[0]));
+  }
+}

@@ -1,4 +1,5 @@
 // Training steps of several ranks: when weights are updated, and what a bad step leaves.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -118,6 +119,32 @@ TEST_CASE("a bad step spoils weights only where they are updated early, on all r
       CHECK_FALSE(rank.spoilt);
       CHECK(rank.values == start);
     }
+  }
+}
+
+TEST_CASE("a finite gradient whose square would overflow is the same finding on all ranks") {
+  config::Config config = flow_config();
+  config.dist.bucket_mib = 0.03;
+  config.dist.shard_optimizer = GENERATE(false, true);
+  config.optimizer.kind = GENERATE(optim::Kind::kAdamW, optim::Kind::kMuon);
+  config.optimizer.clip_norm = GENERATE(0.0, 1.0);
+  config.train.on_non_finite = GENERATE(config::OnNonFinite::kSkip, config::OnNonFinite::kStop);
+  CAPTURE(config.dist.shard_optimizer, config.optimizer.kind, config.optimizer.clip_norm, config.train.on_non_finite);
+  const bool clips = config.optimizer.clip_norm > 0;
+  const bool early = !clips && config.train.on_non_finite == config::OnNonFinite::kStop;
+  const auto huge = [](int rank, dataset::Batch& batch) {
+    if (rank == 1) batch.images[5] = 1e30f;
+  };
+  nn::Model model(config.model);
+  const std::vector<float> start = to_vector(random_weights(model));
+  for (const RankOutcome& rank : train_on({.ranks = 2, .ranks_per_node = 2}, config, 1, huge)) {
+    CHECK(rank.non_finite == (clips ? "" : "gradient norm (overflow)"));
+    CHECK((std::isfinite(rank.norms[0]) && rank.norms[0] > 1e20));
+    CHECK(rank.spoilt == early);
+    CHECK((rank.values == start) == (!clips && !early));
+    if (early) continue;
+    for (const std::vector<float>& state : rank.states)
+      CHECK(std::all_of(state.begin(), state.end(), [](float x) { return std::isfinite(x); }));
   }
 }
 

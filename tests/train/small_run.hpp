@@ -8,6 +8,7 @@
 
 #include "dist/thread_world.hpp"
 #include "ditrain/base/temporary_folder.hpp"
+#include "ditrain/diffusion/registry.hpp"
 #include "ditrain/dist/node_memory.hpp"
 #include "ditrain/train/train_step.hpp"
 #include "support/random_tensor.hpp"
@@ -25,6 +26,15 @@ inline dataset::Batch random_batch(const config::Config& c, int64_t first, int64
   return batch;
 }
 inline dataset::Batch random_batch(const config::Config& c) { return random_batch(c, 0, c.train.global_batch); }
+
+/// A model that predicts clean data: a huge number among them makes huge gradients, which are finite.
+inline config::Config flow_config() {
+  config::Config c = small_config();
+  c.model.learn_sigma = false;
+  c.diffusion.process = diffusion::named<diffusion::ProcessKind>("flow");
+  c.diffusion.prediction = diffusion::named<diffusion::Prediction>("x0");
+  return c;
+}
 
 /// A whole arena of weights; 0 between parameters, as everywhere.
 inline Tensor random_weights(nn::Model& model) {

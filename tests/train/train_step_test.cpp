@@ -1,6 +1,7 @@
 // A training step of one rank: losses, gradients and weights.
 #include "ditrain/train/train_step.hpp"
 
+#include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -193,6 +194,48 @@ TEST_CASE("a gradient that is not finite stops the update in backward, by its na
     CHECK(result.non_finite.substr(0, 9) == "gradient ");
     CHECK(rig.step.weights_are_spoilt());
     CHECK_THROWS_AS(rig.run(), LogicFault);
+  }
+}
+
+TEST_CASE("a finite gradient whose square would overflow counts as not finite, unless clipping makes it small") {
+  config::Config config = flow_config();
+  config.optimizer.kind = GENERATE(optim::Kind::kAdamW, optim::Kind::kMuon);
+  dataset::Batch batch = random_batch(config);
+  batch.images[5] = 1e30f;
+  const auto states_are_finite = [](const autograd::ParameterStore& p) {
+    return std::all_of(p.states.begin(), p.states.end(), [](const autograd::OptimizerState& state) {
+      const std::vector<float> values = to_vector(state.data);
+      return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
+    });
+  };
+  SECTION("skipped: nothing changes, and the next step is one like others") {
+    config.train.on_non_finite = config::OnNonFinite::kSkip;
+    Rig rig(config);
+    const autograd::ParameterStore& p = rig.model.parameters();
+    const std::vector<float> before = to_vector(p.values);
+    const StepResult result = rig.step.run(batch, rig.progress);
+    CHECK(result.non_finite == "gradient norm (overflow)");
+    CHECK(std::isfinite(result.facts.loss));
+    CHECK((std::isfinite(result.grad_norm) && result.grad_norm > 1e20));
+    CHECK(to_vector(p.values) == before);
+    CHECK(rig.progress.skipped_steps == 1);
+    CHECK(rig.run().non_finite.empty());
+    CHECK(states_are_finite(p));
+  }
+  SECTION("stopped in backward, before a state has it") {
+    config.train.micro_batch = GENERATE(0, 2);
+    Rig rig(config, 1, Rig::Gradients::kAsPlanned);
+    CHECK(rig.step.run(batch, rig.progress).non_finite == "gradient norm (overflow)");
+    CHECK(states_are_finite(rig.model.parameters()));
+  }
+  SECTION("clipped") {
+    config.optimizer.clip_norm = 1;
+    config.train.on_non_finite = GENERATE(config::OnNonFinite::kSkip, config::OnNonFinite::kStop);
+    Rig rig(config);
+    const StepResult result = rig.step.run(batch, rig.progress);
+    CHECK(result.non_finite.empty());
+    CHECK(result.grad_norm > 1e20);
+    CHECK(states_are_finite(rig.model.parameters()));
   }
 }
 

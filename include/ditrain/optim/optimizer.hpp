@@ -68,4 +68,8 @@ double gradient_norm(ops::Context& ctx, const autograd::ParameterStore& paramete
 /// 0.
 double clip_factor(double norm, double clip_norm);
 
+/// Whether gradients of this norm are too large for an update: what clipping leaves of the norm is 1e18 or more.
+/// Numerics: second moments hold squares of clipped gradients in f32, which end at 3.4e38
+bool squares_overflow(double norm, double clip_norm);
+
 }  // namespace ditrain::optim

@@ -118,7 +118,7 @@ class GradientSync {
   const optim::StepSettings* update_ = nullptr;  // for updates in this backward; null: it makes none
   int64_t next_group_ = 0;                       // next group of the plan's updates, in backward
   double squares_ = 0;                           // sum of squares of the gradients that backward has used
-  std::string bad_gradient_;                     // the first one in backward that was not finite
+  std::string bad_gradient_;                     // the first one in backward that was not finite or overflows
   bool has_updated_ = false;
   dist::StepOutcome communication_;
 };

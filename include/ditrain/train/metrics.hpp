@@ -83,7 +83,7 @@ struct StepMetrics {
   memory::PerTier<size_t> tier_bytes = {};  ///< bytes that the slow tiers take
   std::map<std::string, double> automem;    ///< copies between tiers in this step; empty: no tensor moves
   int64_t skipped_steps = 0, bad_files = 0;
-  std::string non_finite;               ///< name of the first bad tensor; empty: none
+  std::string non_finite;               ///< see StepResult; empty: all is finite
   std::map<std::string, double> extra;  ///< val_mse, ...; only in steps that measured them
 };
 
@@ -120,8 +120,8 @@ class IntervalMeans {
  public:
   void add(const StepMetrics& m, double step_s);
   /// Returns `last`, the metrics of the last step, with the means in place of its own numbers, and starts a new
-  /// interval. Losses and norms that are not finite are left out of the means; if all are, those of the last step are
-  /// shown.
+  /// interval. Losses and norms of steps that are not finite are left out of the means; if all are, those of the last
+  /// step are shown.
   StepMetrics take(const StepMetrics& last);
 
  private:

@@ -22,7 +22,9 @@ struct Progress {
 struct StepResult {
   StepFacts facts;  ///< facts of all ranks; losses are means over the global batch
   double grad_norm = 0, lr = 0;
-  std::string non_finite;         ///< name of the first bad tensor; empty: all is finite and the update was made
+  /// Name of the first bad tensor; "gradient norm (overflow)" if the norm is finite, but squares of gradients would
+  /// overflow. Empty: all is finite and the update was made.
+  std::string non_finite;
   double allreduce_hidden_s = 0;  ///< communication that no thread waited for
   double allreduce_bytes = 0;     ///< bytes that this rank gave to sums and gathers
   PhaseLog log;
@@ -62,8 +64,9 @@ class TrainStep {
   ///           train.on_non_finite stop, several ranks update the weights of a bucket when it has arrived, and one
   ///           rank updates those of a node in backward of the last micro-batch; results are bit-identical. Otherwise
   ///           all weights are updated when the last bucket has arrived and the norm is known. A step with a loss or
-  ///           gradient that is not finite is named in the result. It changes no weights on any rank, except where
-  ///           parts are updated one by one: see weights_are_spoilt().
+  ///           gradient that is not finite is named in the result, and so is one with gradients whose squares would
+  ///           overflow (optim::squares_overflow). It changes no weights on any rank, except where parts are updated
+  ///           one by one: see weights_are_spoilt().
   ///           With dist.outer the gradient is that of the mean loss over the samples of the group, and an outer
   ///           step follows after every OuterConfig::every steps (optim/outer.hpp).
   StepResult run(const dataset::Batch& batch, Progress& progress, const std::function<StepFacts()>& mine = {});
