@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/kernels/elementwise.hpp"
 #include "ditrain/platform/affinity.hpp"
 
 namespace ditrain::checkpoint {
@@ -109,6 +110,10 @@ void StateWriter::write(Item& item, const files::PieceFile::Staging& staging) co
   std::optional<Pin<void>> pin;
   if (item.copy == nullptr) pin.emplace(item.piece.data, Access::kRead);
   const auto* data = pin ? static_cast<const std::byte*>(pin->get()) : item.copy;
+  const auto n = int64_t(place.bytes() / sizeof(float));
+  if (kernels::find_non_finite(reinterpret_cast<const float*>(data), n) >= 0)
+    throw RunError({.where = files_[item.piece.file]->path(),
+                    .what = "the state of the run holds a number that is not finite: no run could go on from it"});
   files::Checksum sum;
   for (uint64_t row = 0; row < place.rows; ++row)
     files_[item.piece.file]->write(place.offset + row * place.stride, data + row * place.run, place.run, sum, staging);

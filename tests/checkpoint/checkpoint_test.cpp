@@ -2,6 +2,7 @@
 #include "ditrain/checkpoint/checkpoint.hpp"
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <filesystem>
 #include <random>
 #include <thread>
@@ -203,6 +204,27 @@ TEST_CASE("a checkpoint that cannot be written is reported, and updates go on") 
   REQUIRE(outcome);
   CHECK(outcome->problem != "");
   CHECK(fs::is_empty(folder / "c"));
+}
+
+TEST_CASE("a state with a number that is not finite is no checkpoint") {
+  TemporaryFolder folder;
+  State state(32);
+  const Tensor* arena = state.arenas()[GENERATE(size_t{0}, size_t{1}, size_t{3})];
+  const autograd::Parameter& parameter = state.model.parameters().find("blocks.1.attn.qkv.weight");
+  Pin<float> values(state.model.parameters().view(*arena, parameter));
+  const float sound = values[100];
+  values[100] = GENERATE(INFINITY, -INFINITY, NAN);
+  CheckpointSaver saver(state.setup(folder / "c"), state.model.parameters(), *state.comm, state.ctx);
+  REQUIRE_FALSE(saver.start(State::at_step(3)));
+  const auto refused = saver.finish();
+  REQUIRE(refused);
+  CHECK_THAT(refused->problem, Contains(".safetensors") && Contains("not finite"));
+  CHECK(fs::is_empty(folder / "c"));
+  values[100] = sound;
+  REQUIRE_FALSE(saver.start(State::at_step(4)));
+  const auto outcome = saver.finish();
+  REQUIRE(outcome);
+  CHECK(outcome->problem.empty());
 }
 
 TEST_CASE("every flipped bit of a checkpoint is found, when it is checked and when it is loaded") {

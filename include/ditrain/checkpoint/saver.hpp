@@ -2,6 +2,7 @@
 // backward, so each rank streams its part of them into the files of the checkpoint while the next step computes. An
 // update of the weights waits, slice by slice, only for data that is not written yet and does not fit into a bounded
 // copy-on-write buffer (after DataStates-LLM, https://arxiv.org/abs/2406.10707). The state is never copied as a whole.
+// One with a number that is not finite, from which no run could resume, becomes no checkpoint.
 //
 //   start(step) -> each rank writes its pieces -> when all have: rank 0 collects the checksums, writes state.json and
 //   renames the folder -> all ranks learn the outcome
