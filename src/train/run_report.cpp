@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iterator>
-#include <optional>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -182,27 +181,34 @@ StepMetrics RunReport::metrics_of(const StepResult& result, const PhaseLog& wait
   return m;
 }
 
-void RunReport::tell_step(StepMetrics& m, bool last) {
+// Beside steps there are samples, validation and checkpoints.
+double RunReport::left_s(int64_t step) const {
+  const auto done = double(std::max<int64_t>(1, step - first_step_));
+  const double beside_s = std::max(0.0, now_s() - loop_start_s_ - steps_s_) / done;
+  return (recent_step_s_ + beside_s) * double(run_.config.train.steps - step);
+}
+
+void RunReport::write_step(StepMetrics& m) {
   const dist::NodeMemory* gradients = state_->gradient_memory.get();
-  const automem::AutoMem* automem = state_->automem.get();
   m.seconds.add(std::exchange(off_step.seconds, {}));
   m.rss_bytes = platform::resident_bytes();
   m.bulk_peak_bytes = memory::system_memory().peak_bytes() + (gradients ? gradients->peak_bytes() : 0);
-  if (automem) add_automem(m);
+  if (state_->automem) add_automem(m);
   total_.add(m.seconds);
   hidden_s_ += m.allreduce_hidden_s;
+  if (!run_.leader()) return;
+  const dist::DiskWork writes(run_.comm);
+  folder_->append_metrics(m);
+  live_->step(m.step, left_s(m.step));
+}
+
+void RunReport::tell_step(StepMetrics& m, bool last) {
+  write_step(m);
+  const automem::AutoMem* automem = state_->automem.get();
   if ((automem == nullptr || automem->is_settled() || last) && !std::exchange(told_pages_, true)) tell_pages();
   if (!run_.leader()) return;
-  std::optional<dist::DiskWork> writes(run_.comm);
-  folder_->append_metrics(m);
-  // Beside steps there are samples, validation and checkpoints.
-  const auto done = double(std::max<int64_t>(1, m.step - first_step_));
-  const double beside_s = std::max(0.0, now_s() - loop_start_s_ - steps_s_) / done;
-  const double left = (recent_step_s_ + beside_s) * double(run_.config.train.steps - m.step);
-  live_->step(m.step, left);
   const bool by_steps = m.step % std::max<int64_t>(1, run_.config.log.every_steps) == 0;
   if (!by_steps && !last && !heartbeat.is_due(/*ahead_s=*/recent_step_s_)) return;
-  writes.reset();
   heartbeat.told();
   const int64_t total = run_.config.train.steps;
   const dist::DiskWork terminal(run_.comm, dist::DiskWork::Kind::kWaits);
@@ -210,7 +216,7 @@ void RunReport::tell_step(StepMetrics& m, bool last) {
       interval_.take(m), {.steps = total,
                           .epoch = double(m.step) * double(run_.config.train.global_batch) / double(samples_of_data_),
                           .elapsed_s = now_s() - loop_start_s_,
-                          .left_s = left}));
+                          .left_s = left_s(m.step)}));
 }
 
 // Collective, once pages are in use: what the system says of them, each line once for all ranks that say so.

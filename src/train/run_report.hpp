@@ -34,6 +34,8 @@ class RunReport {
   /// Collective: writes the step's line of metrics, and prints a progress line if it is due. Time between steps since
   /// the last line counts for it.
   void tell_step(StepMetrics& metrics, bool last);
+  /// Writes the line alone, on rank 0. Not collective: for a step that an error ends, which other ranks may not have.
+  void write_step(StepMetrics& metrics);
   double recent_step_s() const { return recent_step_s_; }
 
   /// Collective: reports times, loads and advice.
@@ -50,6 +52,7 @@ class RunReport {
   void open_live(int64_t first_step);
   void watch_layers();
   void add_automem(StepMetrics& metrics);
+  double left_s(int64_t step) const;
   void tell_pages();
   void tell_sums();
   void tell_results(bool done);

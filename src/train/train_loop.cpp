@@ -254,8 +254,8 @@ int TrainLoop::run() {
       checkpoint_wanted_ = checkpoint_wanted_ || is_due(config_.eval.fid_every_steps, state_.progress.step);
       try {
         save_if_wanted(last);
-      } catch (const RunError&) {  // on all ranks
-        report_.tell_step(m, true);
+      } catch (const RunError&) {  // perhaps on this rank alone, which waited too long for another one
+        report_.write_step(m);
         throw;
       }
       checkpointing_.finish();

@@ -111,6 +111,20 @@ TEST_CASE("communication: a rank that stands still is named and ends the run", "
   CHECK(ditrain::now_s() - start < 30);
 }
 
+// In the first step, whose end is the first time that ranks tell each other of their pages.
+TEST_CASE("communication: rank 0 waits for no rank after an error of its own, and the step has its line") {
+  const TemporaryFolder scratch;
+  const std::string out = scratch / "run";
+  const Args settings =
+      sets({"dist.timeout_s=2", "dist.shard_optimizer=true", "eval.every_steps=1", "eval.num_images=8"});
+  const RunOptions stopped{.timeout_s = 60, .environment = trap("open", ".tmp_step_", "stop", 1)};
+  const Result result = run(mpirun(2, tiny_ditrain(out, 1, settings)), stopped);
+  REQUIRE_EXIT(result, 1);
+  CHECK_THAT(result.err, Contains("[watchdog]") && Contains("no answer at all: rank 1 ("));
+  CHECK(steps_are_complete(read_metrics(out), 1));
+  CHECK(read_json(out + "/status.json").at("state") == "failed");
+}
+
 // In each case another rank waits for it: in an update of the weights, for its part of the checkpoint and until its
 // files are open, for the commit and for the link to the best checkpoint.
 TEST_CASE("communication: a rank whose disk is slow is waited for", "[long]") {
