@@ -116,6 +116,7 @@ void ParameterStore::allocate(For purpose, DType products, const Homes& homes) {
   values = make_arena("weights", DType::kF32, homes);
   if (purpose == For::kTraining) {
     gradient_slices_ = homes.gradient_slices;
+    keeps_all_ = homes.state_parts.empty();
     int64_t elements = gradient_slices_.empty() ? arena_size_ : 0;
     for (const ArenaSlice& slice : gradient_slices_) elements = std::max(elements, slice.end - slice.begin);
     grads = Tensor({elements}, DType::kF32, homes.gradients != nullptr ? *homes.gradients : *homes.home);

@@ -353,8 +353,9 @@ void load_training_state(const std::string& folder, ParameterStore& parameters, 
     log::info("{} has no checksums, an earlier version wrote it: its files are not checked", folder);
   load_weights(folder + "/model.safetensors", parameters, parameters.model_values(), pus);
   // What this rank keeps all of is read into its place, whose pages `copy_own_part` has touched before with other
-  // values; else the gradients, which nobody needs now, take the whole.
-  const bool is_whole = parameters.kept.size() == parameters.arena_size();
+  // values; else the gradients, which nobody needs now, take the whole. The shards of a rank may be all elements, too,
+  // but in another order.
+  const bool is_whole = parameters.keeps_all();
   const auto take = [&](const OptimizerState& state, const ReadState& read) {
     if (!is_whole) read(nullptr, parameters.grads);
     if (copy_own_part) copy_own_part(is_whole ? parameters.values : parameters.grads, state);

@@ -14,14 +14,17 @@
 
 namespace ditrain::train {
 
-/// The damage in the checkpoint that `read` reads; "" if it is intact. A read error is not damage.
-/// Errors:   RunError for a read error
+/// The damage in the checkpoint that `read` reads; "" if it is intact. A read error is not damage, and neither is a
+/// tensor of this run that cannot take what is read: an older checkpoint would not fit either.
+/// Errors:   RunError for a read error; InputError for a checkpoint that does not fit
 template <class F>
 std::string damage_of(const F& read) try {
   read();
   return "";
 } catch (const files::OpenError& e) {
   throw RunError({.where = "resume", .what = std::string("a checkpoint cannot be read: ") + e.what()});
+} catch (const ShapeError& e) {
+  throw InputError({.where = "resume", .what = std::string("a checkpoint does not fit this run: ") + e.what()});
 } catch (const InputError& e) {
   return e.what();
 }

@@ -151,6 +151,26 @@ TEST_CASE("groups of ranks find their own state in a checkpoint, and another num
         to_vector(groups[0]->model.parameters().values));
 }
 
+TEST_CASE("a rank whose shards are all elements, in another order than the arena, finds each in its place") {
+  TemporaryFolder folder;
+  State state(32);
+  const std::string saved = state.save(folder / "c");
+  nn::Model model(State::config(32).model);
+  ParameterStore& p = model.parameters();
+  const int64_t n = p.arena_size(), cut = n - 4096;
+  const std::vector<autograd::ArenaSlice> parts{{cut, n}, {0, cut}};  // buckets come from the arena's end
+  p.allocate(ParameterStore::For::kTraining, DType::kF32, {.states = optim::state_arrays(), .state_parts = parts});
+  REQUIRE(p.kept.size() == n);
+  checkpoint::load_training_state(saved, p, [&](const Tensor& whole, const autograd::OptimizerState& mine) {
+    for (const autograd::ArenaSlice& part : parts) copy(whole.slice(part.begin, {part.size()}), mine.of(part));
+  });
+  CHECK(to_vector(p.values) == state.values()[0]);
+  const std::vector<autograd::OptimizerState> loaded{p.ema_state(), p.states[0], p.states[1]};
+  for (size_t i = 0; i < loaded.size(); ++i)
+    for (const autograd::ArenaSlice& part : parts)
+      CHECK(to_vector(loaded[i].of(part)) == to_vector(state.arenas()[i + 1]->slice(part.begin, {part.size()})));
+}
+
 TEST_CASE("a checkpoint is whole only after all ranks have said so") {
   TemporaryFolder folder;
   State state;

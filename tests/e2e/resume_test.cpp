@@ -385,6 +385,17 @@ TEST_CASE("resume: a sharded optimiser on 2, 1 and 3 ranks leaves what a whole o
   CHECK_THAT(read_file(scratch / "sharded/log.txt"), Contains("ranks that update a shard each"));
 }
 
+TEST_CASE("resume: shards of buckets so small that one rank keeps the whole state") {
+  const TemporaryFolder scratch;
+  const Args small =
+      sets({"dist.shard_optimizer=true", "dist.bucket_mib=0.004", "dist.adaln=reduce", "checkpoint.keep_last=0"});
+  REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(scratch / "whole", 8, small))), 0);
+  REQUIRE_EXIT(run(mpirun(2, tiny_ditrain(scratch / "parts", 4, small))), 0);
+  const Result resumed = require_ok(mpirun(2, tiny_ditrain(scratch / "parts", 8, small + Args{"--resume", "auto"})));
+  CHECK_THAT(resumed.text(), Contains("resuming " + checkpoint_of(scratch / "parts", 4)) && !Contains("damaged"));
+  require_same_run(scratch / "parts", scratch / "whole", 8);
+}
+
 // The run in tests/golden was written by the version before configs were settled in one place and steps had numbered
 // points; the losses are those with which that version goes on.
 TEST_CASE("resume: a checkpoint of an earlier version goes on as it did there") {

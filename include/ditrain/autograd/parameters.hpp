@@ -116,6 +116,8 @@ class ParameterStore {
 
   /// The array of the optimiser with this name. Errors: LogicFault if the store has none
   const OptimizerState& state(const std::string& name) const;
+  /// Whether this rank keeps EMA and states as they lie in the arena: without Homes::state_parts.
+  bool keeps_all() const { return keeps_all_; }
   /// Bytes of the weights, EMA and states that this rank keeps.
   size_t state_bytes() const;
   /// The EMA as a state.
@@ -141,6 +143,7 @@ class ParameterStore {
   std::deque<Parameter> parameters_;
   std::vector<ArenaSlice> gradient_slices_;
   int64_t arena_size_ = 0;
+  bool keeps_all_ = true;
 };
 
 }  // namespace ditrain::autograd
