@@ -14,6 +14,7 @@ using config::YamlMap;
 
 constexpr double kGB = 1e9, kBytesPerGbit = 1e9 / 8, kMicrosecond = 1e-6;
 constexpr int64_t kMostNodes = 1 << 20;
+constexpr int64_t kMostDies = 1 << 24;  // of all nodes: an int holds a few times as many ranks
 const std::vector<std::string> kKeys = {"name", "nodes", "dies_per_node", "planes", "die", "inside", "tree"};
 
 Die read_die(const YamlMap& map) {
@@ -53,6 +54,9 @@ ClusterDescription read_cluster(const YamlMap& file) {
   p.name = file.text("name");
   p.nodes = int(file.integer("nodes", 1, kMostNodes));
   p.dies_per_node = int(file.integer("dies_per_node", 1, 1024));
+  if (int64_t(p.nodes) * p.dies_per_node > kMostDies)
+    file.refuse("nodes", fmt::format("{} nodes of {} dies", p.nodes, p.dies_per_node),
+                fmt::format("at most {} dies in all", kMostDies), fmt::format("nodes: {}", kMostDies / p.dies_per_node));
   p.planes = int(file.integer("planes", 1, 64, 1));
   p.die = read_die(file.map("die", {"cores", "threads_per_core", "tflop_f32_per_s", "tflop_bf16_per_s", "share",
                                     "memory_gb", "memory_gb_per_s", "bulk_gb"}));
