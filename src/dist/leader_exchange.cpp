@@ -71,17 +71,16 @@ struct LeaderExchange::State {
     for_others([&](int node) { send(node, slice(node), tag); });
   }
 
-  /// y = elements first ... first + count of my slice as `node` brought it.
+  /// y = elements first ... first + count of my slice as `node` brought it. My own are rounded, too: how buckets are
+  /// cut decides which slices are mine, and must not change the bits.
   void load(int node, int64_t first, int64_t count, float* y) const {
-    if (node == self) {
-      std::memcpy(y, data + slice(self).begin + first, size_t(count) * sizeof(float));
-      return;
+    const int64_t own_at = slice(self).begin + first, at = slice(self).size() * node + first;
+    if (rounds()) {
+      const auto* theirs = reinterpret_cast<const BFloat16*>(inbox.data()) + at;
+      return kernels::convert(node == self ? rounded.data() + own_at : theirs, y, count);
     }
-    const int64_t at = slice(self).size() * node + first;
-    if (rounds())
-      kernels::convert(reinterpret_cast<const BFloat16*>(inbox.data()) + at, y, count);
-    else
-      std::memcpy(y, reinterpret_cast<const float*>(inbox.data()) + at, size_t(count) * sizeof(float));
+    const auto* theirs = reinterpret_cast<const float*>(inbox.data()) + at;
+    std::memcpy(y, node == self ? data + own_at : theirs, size_t(count) * sizeof(float));
   }
 
   /// y = the sum of those elements over nodes begin ... end - 1.

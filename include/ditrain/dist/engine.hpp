@@ -5,8 +5,9 @@
 //   hierarchical  ranks of a node sum through the memory that they share (NodeMemory): each sums its slice of a bucket
 //                 over the arenas of all, in rank order. The first ranks of the nodes then exchange slices: each gets
 //                 1/nodes of the bucket from every other, adds in node order and sends the sum back, which moves
-//                 2 (n-1)/n of the bucket over the wire, in f32 or rounded to bf16 with f32 sums. Then the result is
-//                 copied to the arenas of the node. On one node this is a single pass: a piece in cache is summed,
+//                 2 (n-1)/n of the bucket over the wire, in f32 or rounded to bf16 with f32 sums; a node rounds its own
+//                 slice, too, so that other buckets have the same bits. Then the result is copied to the arenas of the
+//                 node. On one node this is a single pass: a piece in cache is summed,
 //                 squared and copied.
 //
 // The ranks of a node, and then the nodes, are added one after the other, or along a tree (sums.hpp). With the tree,
