@@ -51,13 +51,13 @@ class Degrees {
   bool fits(const RunPlan& plan) const { return plan.memory.outside_huge_pages() <= limit_; }
 
   // The lowest degree that fits, else the highest.
-  RunPlan lowest_that_fits() {
+  int64_t lowest_that_fits() {
     int64_t too_low = -1, enough = most_;
     while (enough - too_low > 1) {
       const int64_t degree = (too_low + enough) / 2;
       (fits(plan(degree)) ? enough : too_low) = degree;
     }
-    return plan(enough);
+    return enough;
   }
 
   // With tiers, what is not kept need not move either: several degrees to choose from by their time, those that fit if
@@ -87,7 +87,7 @@ class Degrees {
   const DomainBandwidth bandwidth_;
   const InputFacts facts_;
   const int64_t most_ = 2 * config_.model.depth;
-  const size_t limit_ = place_.usable_bytes.value_or(usable_bytes(place_.ranks_on_node) / size_t(place_.ranks_on_node));
+  const size_t limit_ = usable_bytes(place_.ranks_on_node) / size_t(place_.ranks_on_node);
 };
 
 RunPlan fastest(std::vector<RunPlan> plans) {
@@ -109,9 +109,10 @@ RunPlan fastest(std::vector<RunPlan> plans) {
 RunPlan plan_run(const config::Config& config, int world_size, const RankPlace& place, const DomainBandwidth& bandwidth,
                  const InputFacts& facts) {
   Degrees degrees(config, world_size, place, bandwidth, facts);
-  RunPlan plan = config.train.recompute  ? fastest({plan_settled(config, world_size, place, bandwidth, facts)})
-                 : config.memory.moves() ? fastest(degrees.some())
-                                         : degrees.lowest_that_fits();
+  RunPlan plan = config.train.recompute   ? fastest({plan_settled(config, world_size, place, bandwidth, facts)})
+                 : config.memory.moves()  ? fastest(degrees.some())
+                 : place.recompute_degree ? degrees.plan(*place.recompute_degree)
+                                          : degrees.plan(degrees.lowest_that_fits());
   nn::Model layout(config.model, {.size = config::tensor_ranks(config)});
   plan.gradients.updates = schedule_updates(plan.gradients, layout.parameters());
   return plan;
@@ -124,7 +125,15 @@ RunPlan plan_briefly(const config::Config& config, int world_size, const RankPla
 size_t planned_bytes(const config::Config& config, int world_size, const RankPlace& place, const InputFacts& facts) {
   Degrees degrees(config, world_size, place, {}, facts);
   if (config.train.recompute) return plan_settled(config, world_size, place, {}, facts).memory.outside_huge_pages();
-  return (config.memory.moves() ? degrees.some().front() : degrees.lowest_that_fits()).memory.outside_huge_pages();
+  return (config.memory.moves() ? degrees.some().front() : degrees.plan(degrees.lowest_that_fits()))
+      .memory.outside_huge_pages();
+}
+
+int64_t agreed_recompute_degree(const config::Config& config, const RankPlace& place, const InputFacts& facts,
+                                dist::Communicator& comm) {
+  auto degree = double(Degrees(config, comm.world_size(), place, {}, facts).lowest_that_fits());
+  comm.allreduce_max(&degree, 1);
+  return int64_t(degree);
 }
 
 }  // namespace ditrain::plan

@@ -7,7 +7,6 @@
 #include "ditrain/kernels/measure.hpp"
 #include "ditrain/plan/kernel_settings.hpp"
 #include "ditrain/plan/memory_check.hpp"
-#include "ditrain/plan/memory_plan.hpp"
 
 namespace ditrain::train {
 namespace {
@@ -43,11 +42,8 @@ plan::RunPlan RunContext::make_plan() {
   plan::RankPlace place = plan::place_of(placement, comm.local_size());
   place.rank = groups.data().rank();
   place.copying = plan::plan_copying(config, placement, place, disk_folder(), &team);
-  if (groups.tensor()) {  // ranks that share products have to recompute the same ones
-    double least = -double(plan::usable_bytes(place.ranks_on_node)) / double(place.ranks_on_node);
-    comm.allreduce_max(&least, 1);
-    place.usable_bytes = size_t(-least);
-  }
+  if (groups.tensor() && !config.train.recompute)
+    place.recompute_degree = plan::agreed_recompute_degree(config, place, settled.facts, comm);
   const auto bandwidth = place.nodes.size() > 1 ? plan::measure_domains(ctx) : plan::DomainBandwidth{};
   return plan::plan_run(config, comm.world_size(), place, bandwidth, settled.facts);
 }

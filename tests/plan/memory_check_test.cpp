@@ -9,6 +9,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "dist/thread_world.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/config/option_table.hpp"
@@ -110,6 +111,30 @@ TEST_CASE("train.recompute: auto recomputes no more blocks than it has to") {
   const std::string text = describe(plan::plan_run(config, 1).memory);
   CHECK_THAT(text, Catch::Matches(
                        "(.|\\n)*train.recompute: auto: selective in [1-9] block.s., block in [1-9] block.s.(.|\\n)*"));
+}
+
+TEST_CASE("train.recompute: auto is the same on ranks that share a replica, though one needs more memory") {
+  config::Config config = config_of("none");
+  config.parallel.strategy = config::Strategy::kDpTp, config.parallel.tensor_ranks = 2;
+  const auto place_of = [](int rank) { return plan::RankPlace{.cluster_sizes = {rank == 0 ? 1 : 4}}; };
+  const size_t needed = plan::plan_run(config, 2, place_of(0)).memory.total();
+  config.train.recompute.reset();
+  const DataLimit lowered(needed);
+  const auto alone = [&](int rank) {
+    return plan::plan_run(config, 2, place_of(rank)).config.train.recompute_of_blocks;
+  };
+  REQUIRE(alone(0) != alone(1));  // each worker has scratch
+  std::vector<plan::RunPlan> plans(2);
+  ThreadWorld world{.ranks = 2, .ranks_per_node = 2};
+  run_ranks(world, [&](ThreadCommunicator& comm) {
+    plan::RankPlace place = place_of(comm.rank());
+    place.recompute_degree = plan::agreed_recompute_degree(config, place, {}, comm);
+    plans[size_t(comm.rank())] = plan::plan_run(config, 2, place);
+  });
+  for (const plan::RunPlan& plan : plans) {
+    CHECK(plan.config.train.recompute_of_blocks == alone(1));
+    CHECK(plan.memory.total() <= needed);
+  }
 }
 
 TEST_CASE("a run that does not fit is told of a fast tier and a disk with which it does") {

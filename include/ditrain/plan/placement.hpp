@@ -89,7 +89,7 @@ struct RankPlace {
   std::map<int, platform::NodeFreeMemory> free_memory = {};  ///< see Placement
   int rank = 0;                                              ///< among the ranks that share the optimiser state
   automem::Copying copying = {};                             ///< between tiers in memory
-  std::optional<size_t> usable_bytes = {};                   ///< of this rank; unset: its share of plan::usable_bytes()
+  std::optional<int64_t> recompute_degree = {};              ///< see agreed_recompute_degree(); unset: what fits
 };
 RankPlace place_of(const Placement& placement, int ranks_on_node);
 

@@ -12,6 +12,7 @@
 
 #include "ditrain/automem/plan.hpp"
 #include "ditrain/config/config.hpp"
+#include "ditrain/dist/communicator.hpp"
 #include "ditrain/plan/automem_plan.hpp"
 #include "ditrain/plan/cut.hpp"
 #include "ditrain/plan/gradient_plan.hpp"
@@ -52,5 +53,12 @@ RunPlan plan_briefly(const config::Config& config, int world_size, const RankPla
 /// Errors:   as plan_run
 size_t planned_bytes(const config::Config& config, int world_size, const RankPlace& place,
                      const InputFacts& facts = {});
+
+/// For ranks that share products, which have to recompute the same blocks: how many steps of recomputation
+/// (train.recompute: auto, one block more from none to selective, then to block) the rank takes that needs most.
+/// plan_run keeps to it as RankPlace::recompute_degree. Collective.
+/// Errors:   as plan_run
+int64_t agreed_recompute_degree(const config::Config& config, const RankPlace& place, const InputFacts& facts,
+                                dist::Communicator& comm);
 
 }  // namespace ditrain::plan
