@@ -24,7 +24,8 @@ int64_t fitting_micro_batch(config::Config config, int world_size, const RankPla
     if (share % micro != 0) continue;
     config.train.micro_batch = micro;
     try {
-      if (planned_bytes(config, world_size, place, facts) * size_t(ranks) <= limit) return micro;
+      const MemoryPlan memory = planned_memory(config, world_size, place, facts);
+      if (memory.outside_huge_pages() <= rank_limit(memory, ranks, limit)) return micro;
     } catch (const InputError&) {  // tiers that would be too small for it
     }
   }
@@ -69,8 +70,8 @@ std::string what_fits_on_disk(config::Config config, int world_size, const RankP
   const std::string bulk =
       config.memory.tier_gib[memory::tier("bulk")].value_or(0) > 0 ? " --set memory.bulk_gib=0" : "";
   config.memory.automem = config::AutoMem::kOff;
-  const size_t limit = platform::memory_limit(place.ranks_on_node).bytes / size_t(place.ranks_on_node);
   const RunPlan off = plan_run(config, world_size, place, {}, facts);
+  const size_t limit = rank_limit(off.memory, place.ranks_on_node, platform::memory_limit(place.ranks_on_node).bytes);
   const automem::Uses uses = record_step(config, off.gradients, off.samples, off.micro_batch);
   const size_t fixed = fixed_fast_bytes(config, off.gradients, off.micro_batch) + uses.small_bytes;
   const size_t beside = off.memory.total() - std::min(off.memory.total(), fixed + uses.total_bytes());
@@ -109,20 +110,27 @@ std::string what_fits(const RunPlan& plan) {
   return s.empty() ? "\n  a smaller model, or a node with more memory" : s;
 }
 
+void expect_room(const RunPlan& plan, size_t needed, const platform::MemoryLimit& limit, const std::string& what,
+                 const MemoryPlan& memory) {
+  if (needed <= limit.bytes) return;
+  std::string items = describe(memory);
+  items.pop_back();  // its last newline
+  throw InputError({.where = "memory",
+                    .what = what,
+                    .got = format_bytes(needed),
+                    .expected = fmt::format("at most {} ({})\n{}", format_bytes(limit.bytes), limit.source, items),
+                    .hint = "what fits:" + what_fits(plan)});
+}
+
 }  // namespace
 
 void check_memory(const RunPlan& plan) {
   const int ranks = plan.place.ranks_on_node;
-  const platform::MemoryLimit limit = platform::memory_limit(ranks);
-  const size_t needed = plan.memory.outside_huge_pages() * size_t(ranks);
-  if (needed <= limit.bytes) return;
-  std::string items = describe(plan.memory);
-  items.pop_back();  // its last newline
-  throw InputError({.where = "memory",
-                    .what = fmt::format("{} rank(s) on this node do not fit", ranks),
-                    .got = format_bytes(needed),
-                    .expected = fmt::format("at most {} ({})\n{}", format_bytes(limit.bytes), limit.source, items),
-                    .hint = "what fits:" + what_fits(plan)});
+  expect_room(plan, plan.memory.outside_huge_pages() * size_t(ranks), platform::memory_limit(ranks),
+              fmt::format("{} rank(s) on this node do not fit", ranks), plan.memory);
+  const MemoryPlan first = plan.memory.of_first_rank();
+  expect_room(plan, first.outside_huge_pages(), platform::process_memory_limit(),
+              "the first rank of this node does not fit the limit of a process: it takes more than others", first);
 }
 
 std::string memory_warning(const RunPlan& plan) {

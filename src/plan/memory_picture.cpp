@@ -214,7 +214,7 @@ std::string memory_svg(const MemoryPlan& plan, const automem::Plan* automem) {
         "<rect x=\"20\" y=\"{0}\" width=\"12\" height=\"12\" fill=\"{1}\"/><text x=\"40\" y=\"{2}\">"
         "{3}: {4} ({5:.1f} %) {6}</text>\n",
         104 + 20 * row, colour, 114 + 20 * row, item.name, format_bytes(item.bytes), 100 * double(item.bytes) / total,
-        item.note);
+        item.full_note());
     x += w, ++row;
   }
   double height = 120 + 20 * row;

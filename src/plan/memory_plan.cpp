@@ -26,45 +26,52 @@ namespace {
 using autograd::Mode;
 
 // The images of a sample grid: those of a rank as they are drawn and decoded; rank 0 collects all, and makes pictures.
-size_t grid_bytes(const config::Config& c, const InputFacts& facts, int world_size, int ranks_on_node) {
-  if (c.sample.every_steps == 0) return 0;
+struct GridBytes {
+  size_t own = 0, collected = 0;
+};
+GridBytes grid_bytes(const config::Config& c, const InputFacts& facts, int world_size) {
+  if (c.sample.every_steps == 0) return {};
   const dataset::SampleShape drawn = model_shape(c.model), shown = facts.decoder ? facts.decoder->images() : drawn;
   const auto all = size_t(c.sample.num_images), mine = (all + size_t(world_size) - 1) / size_t(world_size);
   const size_t image = size_t(shown.elements()) * sizeof(float);
   const size_t own = size_t(drawn.elements()) * sizeof(float) + (facts.decoder ? 2 * image : 0);
   // One picture, or two side by side of many bands; in a list, in the grid and in the file.
   const size_t pictures = 3 * size_t(shown.height * shown.width) * 3 * (shown.channels > 3 ? 2 : 1);
-  return mine * own + all * ((world_size > 1 ? 2 * image : 0) + pictures) / size_t(ranks_on_node);
+  return {.own = mine * own, .collected = all * ((world_size > 1 ? 2 * image : 0) + pictures)};
 }
 
-size_t sampling_bytes(nn::Model& model, const config::Config& config, const InputFacts& facts, int world_size,
-                      int ranks_on_node) {
-  size_t bytes = 0;
+MemoryItem sampling(nn::Model& model, const config::Config& config, const InputFacts& facts, int world_size,
+                    int ranks_on_node) {
+  MemoryItem item{"samples, validation", "", 0};
   const bool distances = config.eval.fid_every_steps > 0;
   if (config::draws_samples(config)) {
     const int64_t images =
         std::max(config.sample.every_steps > 0 ? config.sample.num_images : 0, distances ? config.eval.fid_samples : 0);
     const int64_t mine = (images + world_size - 1) / world_size;
-    bytes = eval::generate_bytes(model, config.diffusion, config::sampler_of(config),
-                                 std::min(mine, eval::kDefaultBatch), !config.sample.guide.empty()) +
-            grid_bytes(config, facts, world_size, ranks_on_node);
+    const GridBytes grid = grid_bytes(config, facts, world_size);
+    const size_t drawn = eval::generate_bytes(model, config.diffusion, config::sampler_of(config),
+                                              std::min(mine, eval::kDefaultBatch), !config.sample.guide.empty());
+    item.bytes = drawn + grid.own + grid.collected / size_t(ranks_on_node);
+    item.first_rank_bytes = drawn + grid.own + grid.collected;
   }
   if (config.eval.every_steps > 0) {
     nn::ModelPass validation(model, eval::kDefaultBatch, Mode::kInference);
-    bytes = std::max(bytes, validation.tape().temporary_bytes());
+    item.bytes = std::max(item.bytes, validation.tape().temporary_bytes());
   }
-  return bytes;
+  return item;
 }
 
 // Most of it is rank 0's, once per node at most; each has the network.
-size_t distance_bytes(const config::Config& c, const InputFacts& facts, int ranks_on_node) {
-  if (c.eval.fid_every_steps == 0) return 0;
+MemoryItem distances(const config::Config& c, const InputFacts& facts, int ranks_on_node) {
+  MemoryItem item{"distances", "eval.fid_every_steps, of rank 0", 0};
+  if (c.eval.fid_every_steps == 0) return item;
   const bool inception = c.eval.features == config::FidFeatures::kInception;
-  return eval::TrainingFid::bytes(inception ? eval::FeatureKind::kInception : eval::FeatureKind::kPixels,
-                                  facts.decoder ? facts.decoder->images() : model_shape(c.model), c.eval.fid_samples,
-                                  facts.reference_images) /
-             size_t(ranks_on_node) +
-         (inception ? eval::kInceptionBytes : 0);
+  const size_t network = inception ? eval::kInceptionBytes : 0;
+  const size_t features = eval::TrainingFid::bytes(
+      inception ? eval::FeatureKind::kInception : eval::FeatureKind::kPixels,
+      facts.decoder ? facts.decoder->images() : model_shape(c.model), c.eval.fid_samples, facts.reference_images);
+  item.bytes = features / size_t(ranks_on_node) + network, item.first_rank_bytes = features + network;
+  return item;
 }
 
 // Autoencoders that encode data and decode samples, and what they get.
@@ -113,11 +120,15 @@ int64_t largest_summed_bucket(const GradientPlan& gradients) {
   return most;
 }
 
-// What dist/engine allocates for sums. `ranks` sum, of which a node has `on_node`.
-size_t exchange_bytes(const config::Config& config, int64_t bucket, int ranks, int on_node) {
-  if (config.dist.allreduce == config::AllReduce::kHierarchical)
-    return dist::exchange_bytes(bucket, (ranks + on_node - 1) / on_node, config.dist.wire) / size_t(on_node);
-  return dist::EngineConfig::kMostInFlight * size_t(bucket) * sizeof(float);  // Open MPI's copy of each
+// Adds what dist/engine allocates for sums. `ranks` sum, of which a node has `on_node`.
+void add_exchange(MemoryItem& item, const config::Config& config, int64_t bucket, int ranks, int on_node) {
+  if (config.dist.allreduce == config::AllReduce::kHierarchical) {
+    const size_t of_first = dist::exchange_bytes(bucket, (ranks + on_node - 1) / on_node, config.dist.wire);
+    item.bytes += of_first / size_t(on_node), item.first_rank_bytes += of_first;
+    return;
+  }
+  const size_t copies = dist::EngineConfig::kMostInFlight * size_t(bucket) * sizeof(float);  // Open MPI's of each
+  item.bytes += copies, item.first_rank_bytes += copies;
 }
 
 MemoryItem messages(const config::Config& config, int world_size, const GradientPlan& gradients, int ranks_on_node) {
@@ -128,11 +139,11 @@ MemoryItem messages(const config::Config& config, int world_size, const Gradient
   const int64_t bucket = largest_summed_bucket(gradients);
   // Those of a node that sum with each other: without the others of a replica, and of other groups.
   const int on_node = std::clamp(ranks_on_node / config::tensor_ranks(config), 1, ranks);
-  size_t bytes = ranks > 1 ? exchange_bytes(config, bucket, ranks, on_node) : 0;
-  if (config.dist.outer) bytes += exchange_bytes(config, bucket, world_size, std::min(ranks_on_node, world_size));
-  const bool flat = config.dist.allreduce == config::AllReduce::kFlat;
-  return {"messages",
-          flat ? "copies of two buckets by MPI" : "between nodes: a bucket of their first ranks, shared out", bytes};
+  MemoryItem item{"messages", "between nodes: a bucket of their first ranks", 0};
+  if (config.dist.allreduce == config::AllReduce::kFlat) item.note = "copies of two buckets by MPI";
+  if (ranks > 1) add_exchange(item, config, bucket, ranks, on_node);
+  if (config.dist.outer) add_exchange(item, config, bucket, world_size, std::min(ranks_on_node, world_size));
+  return item;
 }
 
 // What a worker asks of ops::Context::scratch at most, of the products of a block and of its attention. Workers that
@@ -201,7 +212,18 @@ size_t bytes_in_explicit_pages(const std::vector<size_t>& blocks, size_t free_by
   return bytes;
 }
 
+std::string MemoryItem::full_note() const {
+  if (first_rank_bytes <= bytes) return note;
+  return note + (note.empty() ? "" : ", ") + "shared out over the ranks of the node";
+}
+
 size_t MemoryPlan::outside_huge_pages() const { return total() - in_huge_pages; }
+
+MemoryPlan MemoryPlan::of_first_rank() const {
+  MemoryPlan first = *this;
+  for (MemoryItem& item : first.items) item.bytes = std::max(item.bytes, item.first_rank_bytes);
+  return first;
+}
 
 size_t MemoryPlan::total() const {
   return std::accumulate(items.begin(), items.end(), size_t{0}, [](size_t s, const auto& i) { return s + i.bytes; });
@@ -309,6 +331,8 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Model& 
       gradients.sharded ? ranks_on_node : std::min(ranks_on_node, config::tensor_ranks(config) * groups_on_node);
   const optim::OuterOptimizer::Arrays outer =
       config.dist.outer ? optim::OuterOptimizer::arrays(*config.dist.outer) : optim::OuterOptimizer::Arrays{};
+  const size_t buffer = checkpoint_buffer_bytes(
+      config.checkpoint, 2 * state + optimizer + size_t(outer.shared_on_disk + outer.on_disk_per_group) * arena);
   const bool moved = automem != nullptr;
   const std::string& guide = config.sample.guide;
   MemoryPlan plan{.kept = kept_by_node(pass)};
@@ -337,15 +361,12 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Model& 
       {"autoencoders", "data.vae, sample.vae", codec_bytes(facts, workers)},
       {"adaLN factors", "of one layer, multiplied", gradients.factor_scratch_bytes()},
       messages(config, world_size, gradients, ranks_on_node),
-      {"checkpoint buffer",
-       fmt::format("checkpoint.buffer_gib, or the whole state{}", writers < ranks_on_node ? ", shared out" : ""),
-       checkpoint_buffer_bytes(config.checkpoint,
-                               2 * state + optimizer + size_t(outer.shared_on_disk + outer.on_disk_per_group) * arena) *
-           size_t(writers) / size_t(ranks_on_node)},
-      {"samples, validation", "", sampling_bytes(model, config, facts, world_size, ranks_on_node)},
+      {"checkpoint buffer", "checkpoint.buffer_gib, or the whole state",
+       buffer * size_t(writers) / size_t(ranks_on_node), buffer},
+      sampling(model, config, facts, world_size, ranks_on_node),
       {"guide", "weights of sample.guide, taken to be as many as the model's",
        config::draws_samples(config) && !guide.empty() && guide != config::kRoutedGuide ? arena : 0},
-      {"distances", "eval.fid_every_steps, of rank 0 shared out", distance_bytes(config, facts, ranks_on_node)},
+      distances(config, facts, ranks_on_node),
       {"scratch", fmt::format("packed operands and attention of {} worker(s)", workers),
        size_t(workers) * scratch_bytes(config, micro_batch, workers)},
       {"program", "code and libraries", kProgramBytes}};
@@ -359,10 +380,15 @@ size_t usable_bytes(int ranks_on_node) {
   return std::min(platform::memory_limit(ranks_on_node).bytes, platform::free_memory_at_start().available);
 }
 
+size_t rank_limit(const MemoryPlan& plan, int ranks_on_node, size_t node_bytes) {
+  const size_t process = platform::process_memory_limit().bytes, more = plan.of_first_rank().total() - plan.total();
+  return std::min(node_bytes / size_t(ranks_on_node), process - std::min(process, more));
+}
+
 std::string describe(const MemoryPlan& plan) {
   std::string s = "memory plan per rank:\n";
   for (const MemoryItem& item : plan.items)
-    if (item.bytes > 0) s += fmt::format("  {:<20}{:>12}  {}\n", item.name, format_bytes(item.bytes), item.note);
+    if (item.bytes > 0) s += fmt::format("  {:<20}{:>12}  {}\n", item.name, format_bytes(item.bytes), item.full_note());
   if (plan.in_huge_pages > 0)
     s += fmt::format("  {:<20}{:>12}  of the total, reserved as vm.nr_hugepages\n", "in huge pages",
                      format_bytes(plan.in_huge_pages));

@@ -48,7 +48,9 @@ class Degrees {
     config_.train.recompute_of_blocks = recompute_of_degree(degree, config_.model.depth);
     return plan_settled(config_, world_size_, place_, bandwidth_, facts_);
   }
-  bool fits(const RunPlan& plan) const { return plan.memory.outside_huge_pages() <= limit_; }
+  bool fits(const RunPlan& plan) const {
+    return plan.memory.outside_huge_pages() <= rank_limit(plan.memory, place_.ranks_on_node, usable_);
+  }
 
   // The lowest degree that fits, else the highest.
   int64_t lowest_that_fits() {
@@ -87,7 +89,7 @@ class Degrees {
   const DomainBandwidth bandwidth_;
   const InputFacts facts_;
   const int64_t most_ = 2 * config_.model.depth;
-  const size_t limit_ = usable_bytes(place_.ranks_on_node) / size_t(place_.ranks_on_node);
+  const size_t usable_ = usable_bytes(place_.ranks_on_node);  // of the node
 };
 
 RunPlan fastest(std::vector<RunPlan> plans) {
@@ -122,11 +124,11 @@ RunPlan plan_briefly(const config::Config& config, int world_size, const RankPla
   return plan_settled(config, world_size, place, {}, facts);
 }
 
-size_t planned_bytes(const config::Config& config, int world_size, const RankPlace& place, const InputFacts& facts) {
+MemoryPlan planned_memory(const config::Config& config, int world_size, const RankPlace& place,
+                          const InputFacts& facts) {
   Degrees degrees(config, world_size, place, {}, facts);
-  if (config.train.recompute) return plan_settled(config, world_size, place, {}, facts).memory.outside_huge_pages();
-  return (config.memory.moves() ? degrees.some().front() : degrees.plan(degrees.lowest_that_fits()))
-      .memory.outside_huge_pages();
+  if (config.train.recompute) return plan_settled(config, world_size, place, {}, facts).memory;
+  return (config.memory.moves() ? degrees.some().front() : degrees.plan(degrees.lowest_that_fits())).memory;
 }
 
 int64_t agreed_recompute_degree(const config::Config& config, const RankPlace& place, const InputFacts& facts,

@@ -154,6 +154,13 @@ MemoryLimit memory_limit(int ranks_on_node, const std::string& root) {
   return limit;
 }
 
+MemoryLimit process_memory_limit() {
+  MemoryLimit limit{std::numeric_limits<size_t>::max(), ""};
+  lower_by_rlimit(limit, RLIMIT_AS, "RLIMIT_AS", 1);
+  lower_by_rlimit(limit, RLIMIT_DATA, "RLIMIT_DATA", 1);
+  return limit;
+}
+
 MemoryLimit explicit_huge_left(const std::string& root) {
   MemoryLimit left{std::numeric_limits<size_t>::max(), ""};
   const CgroupFolders folders = cgroup_folders(root, "hugetlb");

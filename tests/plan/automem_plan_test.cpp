@@ -103,8 +103,8 @@ TEST_CASE("who copies is measured only where there is a choice") {
 
 TEST_CASE("the bytes of a plan are known without its forecast") {
   const config::Config config = tiers_with("");
-  CHECK(plan::planned_bytes(config, 1, {}) == plan::plan_run(config, 1).memory.total());
+  CHECK(plan::planned_memory(config, 1, {}).total() == plan::plan_run(config, 1).memory.total());
   const config::Config free = tiers_with(", recompute: auto");
   const config::Config none = tiers_with(", recompute: none");  // all degrees fit: the lowest is counted
-  CHECK(plan::planned_bytes(free, 1, {}) == plan::planned_bytes(none, 1, {}));
+  CHECK(plan::planned_memory(free, 1, {}).total() == plan::planned_memory(none, 1, {}).total());
 }

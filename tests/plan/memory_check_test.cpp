@@ -7,6 +7,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "dist/thread_world.hpp"
@@ -135,6 +136,36 @@ TEST_CASE("train.recompute: auto is the same on ranks that share a replica, thou
     CHECK(plan.config.train.recompute_of_blocks == alone(1));
     CHECK(plan.memory.total() <= needed);
   }
+}
+
+TEST_CASE("a limit per process is held against all that the first rank takes, not against its share of it") {
+  config::Config config = config_of("none", 2);
+  config.model.input_height = config.model.input_width = 16;
+  config.sample.every_steps = config.eval.fid_every_steps = 100, config.sample.num_images = 1000;
+  const plan::RankPlace place{.ranks_on_node = 2};
+  const plan::MemoryPlan share = plan::plan_run(config, 2, place).memory, first = share.of_first_rank();
+  std::set<std::string> more;
+  for (size_t i = 0; i < share.items.size(); ++i)
+    if (first.items[i].bytes > share.items[i].bytes) more.insert(share.items[i].name);
+  CHECK(more == std::set<std::string>{"checkpoint buffer", "distances", "samples, validation"});
+  CHECK_THAT(describe(share), Catch::Contains("eval.fid_every_steps, of rank 0, shared out over"));
+  CHECK_THAT(describe(first), !Catch::Contains("shared out"));
+
+  const size_t needed = first.outside_huge_pages();
+  CHECK(refusal(config, needed, 2) == "no error");
+  const std::string message = refusal(config, needed - 1, 2);
+  CHECK(message.find("[memory] the first rank of this node does not fit the limit of a process") == 0);
+  CHECK_THAT(message, Catch::Contains("(RLIMIT_DATA)") && Catch::Contains("\n  --set train.recompute=selective"));
+
+  config.train.recompute = nn::Recompute::kSelective;
+  const size_t selective = plan::plan_run(config, 2, place).memory.of_first_rank().outside_huge_pages();
+  config.train.recompute.reset();
+  const size_t limit = (needed + selective) / 2;
+  const DataLimit lowered(limit);
+  const plan::RunPlan settled = plan::plan_run(config, 2, place);
+  CHECK(settled.memory.of_first_rank().outside_huge_pages() <= limit);
+  CHECK(settled.config.train.recompute_of_blocks.back() == nn::Recompute::kSelective);
+  CHECK(settled.config.train.recompute_of_blocks.front() == nn::Recompute::kNone);  // no more than has to be
 }
 
 TEST_CASE("a run that does not fit is told of a fast tier and a disk with which it does") {

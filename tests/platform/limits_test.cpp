@@ -169,6 +169,8 @@ TEST_CASE("memory limit: an rlimit holds for each rank") {
   CHECK(memory_limit(1, root.path()).bytes == 40 * kGiB);
   CHECK(memory_limit(1, root.path()).source == "RLIMIT_DATA");
   CHECK(memory_limit(2, root.path()).source == "physical RAM");
+  CHECK(process_memory_limit().bytes == 40 * kGiB);
+  CHECK(process_memory_limit().source == "RLIMIT_DATA");
 }
 
 TEST_CASE("memory limit: damaged files limit nothing, missing RAM is an error") {

@@ -6,7 +6,8 @@
 
 namespace ditrain::plan {
 
-/// Compares the memory of the plan.place.ranks_on_node ranks of a node with the node's limit (RAM, cgroup or rlimit).
+/// Compares the memory of the plan.place.ranks_on_node ranks of a node with the node's limit (RAM, cgroup or rlimit),
+/// and that of the first of them, which takes most, with the limit of a process (rlimit).
 /// Errors:   InputError with the memory plan, the limit and what would fit (a smaller micro-batch, more recomputation,
 ///           a sharded optimizer, fewer ranks, a disk tier)
 void check_memory(const RunPlan& plan);

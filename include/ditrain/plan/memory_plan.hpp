@@ -16,7 +16,9 @@ namespace ditrain::plan {
 
 struct MemoryItem {
   std::string name, note;
-  size_t bytes = 0;
+  size_t bytes = 0;             ///< a rank's share of what the ranks of its node take
+  size_t first_rank_bytes = 0;  ///< of the first rank of a node, if the others take less than it
+  std::string full_note() const;
 };
 
 struct MemoryPlan {
@@ -25,6 +27,7 @@ struct MemoryPlan {
   size_t in_huge_pages = 0;            ///< of the items, in explicit huge pages that are free now
   size_t total() const;
   size_t outside_huge_pages() const;
+  MemoryPlan of_first_rank() const;  ///< the plan of the first rank of a node, with what the others do not take
 };
 
 /// Bytes of those blocks that get explicit huge pages: one after the other, each wholly or not at all, in whole pages.
@@ -53,6 +56,10 @@ std::string describe(const MemoryPlan& plan);
 /// What the ranks of this node may take together without others having to give way: the least of its limit and of what
 /// was available when the program began. Choices that are made for a user keep to it; a run above it is warned.
 size_t usable_bytes(int ranks_on_node);
+
+/// Most bytes that plan.outside_huge_pages() may have where the ranks of a node may take `node_bytes` together. A limit
+/// per process has to hold the first rank of the node, too.
+size_t rank_limit(const MemoryPlan& plan, int ranks_on_node, size_t node_bytes);
 
 /// Disk space for a run's checkpoints and snapshots.
 struct CheckpointDisk {

@@ -48,11 +48,11 @@ RunPlan plan_run(const config::Config& config, int world_size, const RankPlace& 
 RunPlan plan_briefly(const config::Config& config, int world_size, const RankPlace& place,
                      const InputFacts& facts = {});
 
-/// Bytes of a rank of that run, computed without the time-consuming plan of memory.automem. If train.recompute is auto,
-/// they are those of the lowest degree that fits the memory of the node, or the fewest if none fits.
+/// The memory of a rank of that run, computed without the time-consuming plan of memory.automem. If train.recompute is
+/// auto, it is that of the lowest degree that fits the memory of the node, or the least if none fits.
 /// Errors:   as plan_run
-size_t planned_bytes(const config::Config& config, int world_size, const RankPlace& place,
-                     const InputFacts& facts = {});
+MemoryPlan planned_memory(const config::Config& config, int world_size, const RankPlace& place,
+                          const InputFacts& facts = {});
 
 /// For ranks that share products, which have to recompute the same blocks: how many steps of recomputation
 /// (train.recompute: auto, one block more from none to selective, then to block) the rank takes that needs most.

@@ -22,6 +22,10 @@ struct MemoryLimit {
 /// Errors: throws RunError if the size of the RAM cannot be read.
 MemoryLimit memory_limit(int ranks_on_node = 1, const std::string& root = "");
 
+/// What this process may have whatever the others take: the smaller of its soft RLIMIT_AS and RLIMIT_DATA; the largest
+/// size_t and "" without them.
+MemoryLimit process_memory_limit();
+
 /// What a node has free.
 struct FreeMemory {
   size_t available = 0;      ///< MemAvailable: what programs can take without paging; the largest size_t if unknown
