@@ -172,11 +172,20 @@ std::optional<SaveOutcome> CheckpointSaver::start(const CheckpointState& state, 
     }
   for (std::string& text : begun) text = dist::broadcast_text(comm_, text);
   if (!begun[1].empty()) return end(begun[1]);
-  if (!buffer_) buffer_ = std::make_unique<Buffer>(setup_.buffer_bytes);
+  if (!buffer_) buffer_ = make_buffer();
   const dist::DiskWork work(comm_);  // the files are opened
   writer_ = std::make_unique<StateWriter>(begun[0], layouts_.size(), state_pieces(parameters_, layouts_, setup_.mine),
                                           buffer_->span(), setup_.pus, comm_);
   return std::nullopt;
+}
+
+// Training must not end for want of a buffer: without it updates wait for the disk.
+std::unique_ptr<CheckpointSaver::Buffer> CheckpointSaver::make_buffer() const try {
+  return std::make_unique<Buffer>(setup_.buffer_bytes);
+} catch (const RunError& e) {
+  log::warn("checkpoints have no buffer (checkpoint.buffer_gib), and updates wait until the state is written: {}",
+            e.what());
+  return std::make_unique<Buffer>(0);
 }
 
 bool CheckpointSaver::waits() const {

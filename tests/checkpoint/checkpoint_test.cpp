@@ -10,6 +10,7 @@
 
 #include "dist/thread_world.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/log.hpp"
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/checkpoint/saver.hpp"
 #include "ditrain/files/checkpoint_folder.hpp"
@@ -73,10 +74,12 @@ struct State {
   std::unique_ptr<dist::Communicator> comm = dist::make_null_communicator();
 };
 
+constexpr size_t kTooLarge = size_t{1} << 60;  // bytes that no address space has
+
 }  // namespace
 
 TEST_CASE("a checkpoint holds the state as it was, though updates go on while it is written") {
-  const size_t buffer = GENERATE(size_t{0}, size_t{1} << 18, size_t{64} << 20);
+  const size_t buffer = GENERATE(size_t{0}, size_t{1} << 18, size_t{64} << 20, kTooLarge);
   CAPTURE(buffer);
   TemporaryFolder folder;
   State state(192);
@@ -101,6 +104,24 @@ TEST_CASE("a checkpoint holds the state as it was, though updates go on while it
   State again(192);
   checkpoint::load_training_state(outcome->folder, again.model.parameters());
   CHECK(again.values() == before);
+}
+
+TEST_CASE("a buffer of checkpoints that cannot be mapped is missed once, and they are written without it") {
+  TemporaryFolder folder;
+  State state;
+  log::open_file(folder / "log.txt");
+  CheckpointSaver saver(state.setup(folder / "c", kTooLarge), state.model.parameters(), *state.comm, state.ctx);
+  for (const int64_t step : {3, 4}) {
+    REQUIRE_FALSE(saver.start(State::at_step(step)));
+    const auto outcome = saver.finish();
+    REQUIRE(outcome);
+    CHECK(outcome->problem.empty());
+  }
+  log::close_file();
+  const std::string log = get_file(folder / "log.txt");
+  const size_t at = log.find("checkpoints have no buffer (checkpoint.buffer_gib)");
+  REQUIRE(at != log.npos);
+  CHECK(log.find("checkpoints have no buffer", at + 1) == log.npos);
 }
 
 TEST_CASE("groups of ranks find their own state in a checkpoint, and another number of groups the mean") {

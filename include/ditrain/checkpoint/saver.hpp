@@ -51,7 +51,7 @@ class CheckpointSaver {
     config::CheckpointConfig config;
     std::string snapshots_dir = {};  ///< where snapshots stay (snapshots.hpp)
     OwnState mine;
-    size_t buffer_bytes = 0;    ///< copy-on-write buffer; when full, updates wait
+    size_t buffer_bytes = 0;    ///< copy-on-write buffer; when full, updates wait. Without memory for it there is none
     std::vector<int> pus = {};  ///< cores for the threads that write; empty: those of the calling thread
   };
   /// Rank 0 of `comm`, which has all ranks of the run, makes folders and commits. The store is allocated for training
@@ -85,6 +85,7 @@ class CheckpointSaver {
   struct Commit;
   struct Buffer;
   bool leads() const { return comm_.rank() == 0; }
+  std::unique_ptr<Buffer> make_buffer() const;
   SaveOutcome end(std::string problem);
 
   const Setup setup_;
