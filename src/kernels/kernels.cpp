@@ -20,6 +20,9 @@ void gemm(const GemmArgs& args, void* scratch, const PackingGroup& packers) {
 size_t gemm_scratch_bytes(const GemmArgs& args, const PackingGroup& packers) {
   return process_kernels().kernels.products(args.arithmetic).scratch_bytes(args, packers);
 }
+GemmPieces gemm_pieces(const GemmArgs& part, int64_t most_rows) {
+  return process_kernels().kernels.products(part.arithmetic).pieces(part, most_rows);
+}
 size_t gemm_shared_bytes(const GemmArgs& args, const PackingGroup& packers) {
   return process_kernels().kernels.products(args.arithmetic).shared_bytes(args, packers);
 }

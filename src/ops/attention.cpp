@@ -54,22 +54,26 @@ bool heads_go_to_clusters(const Context& ctx, const Sizes& s) {
   return ctx.cuts_columns() && s.H >= ctx.team().num_clusters();
 }
 
-// f(b, h, next, worker) for each worker's heads of all samples: in runs of samples, or of heads where those go to
-// clusters. next: elements of qkv from this head to the worker's next one, 0 for its last.
+// f(b, h, next, worker) for all heads of all samples, which workers share out while they work: in runs of samples, or of
+// heads where those go to clusters. next: elements of qkv from this head to the worker's next one, 0 if none is known.
 template <class F>
 void for_heads(Context& ctx, const Sizes& s, const F& f) {
   const bool by_cluster = heads_go_to_clusters(ctx, s);
   ctx.run(WorkKind::kAttention, [&](const parallel::Worker& w) {
     parallel::Range heads{0, s.H};
     if (by_cluster) heads = parallel::partition(s.H, w.cluster, w.num_clusters);
-    const int64_t number = by_cluster ? w.worker_in_cluster : w.worker;
-    const int64_t workers = by_cluster ? w.workers_in_cluster : w.num_workers, each = heads.size();
-    const parallel::Range mine = parallel::partition(s.B * each, number, workers);
+    const int number = by_cluster ? w.worker_in_cluster : w.worker;
+    const int workers = by_cluster ? w.workers_in_cluster : w.num_workers, each = heads.size();
+    const auto part = [&](int owner) { return parallel::partition(s.B * each, owner, workers); };
     const auto offset = [&](int64_t i) { return s.qkv_offset(i / each, heads.begin + i % each); };
-    for (int64_t i = mine.begin; i < mine.end; ++i) {
-      const int64_t next = i + 1 < mine.end ? offset(i + 1) - offset(i) : 0;
-      f(i / each, heads.begin + i % each, next, w);
-    }
+    parallel::Shares& shares = by_cluster ? ctx.shares_of_cluster(w) : ctx.shares_of_job(w);
+    shares.take(number, part(number).size(), [&](int owner, const parallel::Range& taken) {
+      const int64_t first = part(owner).begin, end = first + taken.end;
+      for (int64_t i = first + taken.begin; i < end; ++i) {
+        const int64_t next = i + 1 < end ? offset(i + 1) - offset(i) : 0;
+        f(i / each, heads.begin + i % each, next, w);
+      }
+    });
   });
 }
 

@@ -10,6 +10,8 @@ Context::Context(parallel::Team& team, ClusterSplit cut)
     : owned_(new Shared{team, cut}), shared_(owned_.get()), gemm_settings(shared_->gemm_settings) {
   shared_->scratch.resize(size_t(team.num_workers()));
   shared_->workspaces.resize(size_t(team.num_clusters()) + 1);
+  shared_->shares.emplace_back(team.num_workers());
+  for (const int workers : team.cluster_sizes()) shared_->shares.emplace_back(workers);
   shared_->of_workers.resize(size_t(team.num_workers()));
   shared_->without_barriers.resize(size_t(team.num_workers()));
   team.run([&](const parallel::Worker& w) {
@@ -20,6 +22,16 @@ Context::Context(parallel::Team& team, ClusterSplit cut)
 Context::Context(Shared& shared, const parallel::Worker& mine, bool without_barriers)
     : shared_(&shared), mine_(mine), without_barriers_(without_barriers), gemm_settings(shared.gemm_settings) {}
 Context::~Context() = default;
+
+void Context::run_team(parallel::WorkerFunction f) {
+  try {
+    team().run(f);
+  } catch (...) {
+    for (parallel::Shares& shares : shared_->shares) shares.reset();
+    throw;
+  }
+  ++shared_->meetings.of_team;
+}
 
 void* Context::at_least(Block& block, size_t bytes) {
   if (block.get_deleter().bytes < bytes || block == nullptr) {

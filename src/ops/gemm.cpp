@@ -54,8 +54,24 @@ parallel::Range share_of_cluster(const parallel::Worker& w, int64_t n, int64_t g
           parallel::partition(n, last, w.num_workers, grain).end};
 }
 
-// f(product, part, grid, worker) on every worker: the product that makes its part of c, empty ones included. Where
-// columns go to clusters, gradients of weights go by rows.
+// How the workers of a cluster (of the team, where clusters are not told apart) share out their rows and columns of c.
+struct Cut {
+  const GemmArgs& whole;
+  parallel::Range rows, columns;
+  Grid grid;
+  int64_t grain;  // rows between cuts
+
+  Part part(int number) const { return part_of(grid, rows.size(), columns.size(), grain, number); }
+  GemmArgs product(const Part& part) const { return product(part, {0, part.rows.size()}, {0, part.columns.size()}); }
+  // Of some rows and columns of a part.
+  GemmArgs product(const Part& part, const parallel::Range& i, const parallel::Range& j) const {
+    return kernels::block_of(whole, rows.begin + part.rows.begin + i.begin, i.size(),
+                             columns.begin + part.columns.begin + j.begin, j.size());
+  }
+};
+
+// f(cut, number, shares, worker) on every worker, which has part `number`, maybe an empty one. Where columns go to
+// clusters, gradients of weights go by rows.
 template <class F>
 void for_parts(Context& ctx, const GemmArgs& whole, const F& f) {
   const bool by_columns = ctx.cuts_columns() && whole.trans_a == kernels::Trans::kNo;
@@ -69,22 +85,59 @@ void for_parts(Context& ctx, const GemmArgs& whole, const F& f) {
     const bool may_pack_together = !packed_b && (clusters || w.num_clusters == 1) && whole.k > kernels::kFewSteps;
     const Grid grid = grid_of(clusters ? w.workers_in_cluster : w.num_workers, rows.size(), columns.size(), whole.k,
                               grain, packed_b, may_pack_together, packing_cost(whole.arithmetic));
-    const Part part = part_of(grid, rows.size(), columns.size(), grain, clusters ? w.worker_in_cluster : w.worker);
-    const GemmArgs mine = kernels::block_of(whole, rows.begin + part.rows.begin, part.rows.size(),
-                                            columns.begin + part.columns.begin, part.columns.size());
-    f(mine, part, grid, w);
+    f(Cut{whole, rows, columns, grid, grain}, clusters ? w.worker_in_cluster : w.worker,
+      clusters ? ctx.shares_of_cluster(w) : ctx.shares_of_job(w), w);
   });
 }
 
 bool nothing(const GemmArgs& g) { return g.m == 0 || g.n == 0; }
 
+void begin_row_sums(const GemmArgs& g) {
+  if (g.a_row_sums != nullptr && !g.accumulate) std::fill_n(g.a_row_sums, g.m, 0.0f);
+}
+
+// The pieces of a part, in which other workers may take a share of it.
+struct Pieces {
+  GemmArgs product;
+  kernels::GemmPieces of = {};
+  int64_t number = 0;
+
+  Pieces(const Cut& cut, const Part& part) : product(cut.product(part)) {
+    if (nothing(product)) return;
+    of = kernels::gemm_pieces(product, part.most_rows);
+    number = by_rows() ? (product.m + of.rows - 1) / of.rows : (product.n + of.columns - 1) / of.columns;
+  }
+  bool by_rows() const { return of.columns >= product.n; }
+};
+
+// Each worker packs b for itself; those that are done take pieces of others.
+void share_out(Context& ctx, const Cut& cut, int number, parallel::Shares& shares, const parallel::Worker& w) {
+  int packed_column = -1;  // of the grid: whose panels of b are in the scratch
+  shares.take(number, Pieces(cut, cut.part(number)).number, [&](int owner, const parallel::Range& taken) {
+    const Part part = cut.part(owner);
+    const Pieces pieces(cut, part);
+    const auto range = [&](int64_t each, int64_t all) {
+      return parallel::Range{taken.begin * each, std::min(taken.end * each, all)};
+    };
+    parallel::Range rows{0, pieces.product.m}, columns{0, pieces.product.n};
+    pieces.by_rows() ? rows = range(pieces.of.rows, rows.end) : columns = range(pieces.of.columns, columns.end);
+    const GemmArgs mine = cut.product(part, rows, columns);
+    begin_row_sums(mine);
+    const kernels::PackingGroup alone{.most_rows = part.most_rows,
+                                      .keeps_b = pieces.of.keep_b,
+                                      .has_b = pieces.of.keep_b && packed_column == part.column};
+    kernels::gemm(mine, ctx.scratch(w, kernels::gemm_scratch_bytes(mine, alone)), alone);
+    packed_column = part.column;
+  });
+}
+
 void own_gemm(Context& ctx, const GemmArgs& whole) {
-  for_parts(ctx, whole, [&](const GemmArgs& mine, const Part& part, const Grid& grid, const parallel::Worker& w) {
-    if (mine.a_row_sums != nullptr && !mine.accumulate) std::fill_n(mine.a_row_sums, mine.m, 0.0f);
-    if (!grid.together) {
-      if (!nothing(mine)) kernels::gemm(mine, ctx.scratch(w, kernels::gemm_scratch_bytes(mine)));
-      return;
-    }
+  for_parts(ctx, whole, [&](const Cut& cut, int number, parallel::Shares& shares, const parallel::Worker& w) {
+    const Grid& grid = cut.grid;
+    if (!grid.together) return share_out(ctx, cut, number, shares, w);
+    const Part part = cut.part(number);
+    const GemmArgs mine = cut.product(part);
+    begin_row_sums(mine);
     const auto barrier = [&] { ctx.cluster_barrier(w); };
     kernels::PackingGroup packers{
         .member = part.member,
@@ -222,7 +275,8 @@ void reference_gemm(Context& ctx, const GemmArgs& packed) {
     kernels::unpack_b(packed.packed_b, packed.k, packed.arithmetic, b);
     whole.packed_b = {}, whole.b = b, whole.ldb = packed.n, whole.b_type = DType::kF32;
   }
-  for_parts(ctx, whole, [&](const GemmArgs& mine, const Part&, const Grid&, const parallel::Worker&) {
+  for_parts(ctx, whole, [&](const Cut& cut, int number, parallel::Shares&, const parallel::Worker&) {
+    const GemmArgs mine = cut.product(cut.part(number));
     if (!nothing(mine)) kernels::ref::gemm(mine);
   });
 }

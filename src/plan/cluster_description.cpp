@@ -56,7 +56,8 @@ ClusterDescription read_cluster(const YamlMap& file) {
   p.dies_per_node = int(file.integer("dies_per_node", 1, 1024));
   if (int64_t(p.nodes) * p.dies_per_node > kMostDies)
     file.refuse("nodes", fmt::format("{} nodes of {} dies", p.nodes, p.dies_per_node),
-                fmt::format("at most {} dies in all", kMostDies), fmt::format("nodes: {}", kMostDies / p.dies_per_node));
+                fmt::format("at most {} dies in all", kMostDies),
+                fmt::format("nodes: {}", kMostDies / p.dies_per_node));
   p.planes = int(file.integer("planes", 1, 64, 1));
   p.die = read_die(file.map("die", {"cores", "threads_per_core", "tflop_f32_per_s", "tflop_bf16_per_s", "share",
                                     "memory_gb", "memory_gb_per_s", "bulk_gb"}));

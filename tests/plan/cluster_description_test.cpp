@@ -71,9 +71,10 @@ TEST_CASE("descriptions of clusters that are refused say where and what") {
   CHECK(refusal(with("share: 0.5", "share: 1.5")).find("[config] racks.yaml:5: die.share: bad value; got '1.5'") == 0);
   CHECK(refusal(with("nodes: 12", "nodes: 13"))
             .find("[config] racks.yaml:7: tree: bad value; got places for 12 nodes, expected at least the 13") == 0);
-  CHECK(refusal(with("nodes: 12\ndies_per_node: 2", "nodes: 1048576\ndies_per_node: 1024")) ==
-        "[config] racks.yaml:2: nodes: bad value; got 1048576 nodes of 1024 dies, expected at most 16777216 dies in all; "
-        "try nodes: 16384");
+  CHECK(
+      refusal(with("nodes: 12\ndies_per_node: 2", "nodes: 1048576\ndies_per_node: 1024")) ==
+      "[config] racks.yaml:2: nodes: bad value; got 1048576 nodes of 1024 dies, expected at most 16777216 dies in all; "
+      "try nodes: 16384");
   CHECK(refusal(with("nodes: 12\ndies_per_node: 2", "nodes: 1048576\ndies_per_node: 16"))
             .find("[config] racks.yaml:7: tree: bad value") == 0);  // as many dies as there may be
   CHECK(refusal(with("gbit_per_s: 20", "gbit_per_s: fast")).find("racks.yaml:9: tree[1].gbit_per_s: bad value") !=

@@ -128,6 +128,13 @@ inline constexpr int64_t kSumChunk = 1152;
 /// place where possible.
 inline constexpr int64_t kFewSteps = 64;
 
+/// How one thread's part of a product may be cut into pieces at no cost, each a call of its own: at multiples of so
+/// many rows or columns of c.
+struct GemmPieces {
+  int64_t rows, columns;  ///< at least one of them is all of the part
+  bool keep_b;            ///< calls for rows of the same columns may share the panels of b: PackingGroup::keeps_b
+};
+
 /// A group of threads that compute different rows of the same columns of a product at the same time, each in its own
 /// call, and share the packing of b: each packs a part of every block into memory that all of them read.
 struct PackingGroup {
@@ -136,6 +143,9 @@ struct PackingGroup {
   void* shared = nullptr;                ///< gemm_shared_bytes, 64-byte aligned; reserved until all members return
   void (*barrier)(const void* context) = nullptr;  ///< returns when all members have called it
   const void* context = nullptr;
+  // Of a thread that packs alone and makes calls for rows of the same columns, with the same scratch and most_rows:
+  bool keeps_b = false;  ///< the call leaves the panels of b in the scratch
+  bool has_b = false;    ///< the call before has left them
 };
 
 /// Computes the product, or this member's part of the group's.
@@ -148,6 +158,9 @@ struct PackingGroup {
 void gemm(const GemmArgs& args, void* scratch, const PackingGroup& packers = {});
 size_t gemm_scratch_bytes(const GemmArgs& args, const PackingGroup& packers = {});
 size_t gemm_shared_bytes(const GemmArgs& args, const PackingGroup& packers);
+
+/// Pieces of a part that one thread computes alone; most_rows: as in PackingGroup. Bits do not depend on them.
+GemmPieces gemm_pieces(const GemmArgs& part, int64_t most_rows);
 
 /// Bytes of b [k, n] in panels.
 size_t packed_b_bytes(int64_t k, int64_t n, DType arithmetic);

@@ -9,6 +9,7 @@
 //   ctx.for_range(n, 64, [&](int64_t begin, int64_t end, const parallel::Worker&) { scale(x + begin, end - begin); });
 #pragma once
 #include <array>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -16,6 +17,7 @@
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/parallel/partition.hpp"
+#include "ditrain/parallel/shares.hpp"
 #include "ditrain/parallel/team.hpp"
 #include "ditrain/tensor/tensor.hpp"
 
@@ -84,9 +86,10 @@ class Context {
     bool dry = false;
     WorkTimes times = {};
     Meetings meetings = {};
-    std::vector<Block> scratch = {};          // of each worker
-    std::vector<Workspaces> workspaces = {};  // of the team, then of each cluster
-    std::mutex growing = {};                  // of a workspace: all workers of a cluster ask for it
+    std::vector<Block> scratch = {};           // of each worker
+    std::vector<Workspaces> workspaces = {};   // of the team, then of each cluster
+    std::mutex growing = {};                   // of a workspace: all workers of a cluster ask for it
+    std::deque<parallel::Shares> shares = {};  // of the team, then of each cluster
     std::vector<std::unique_ptr<Context>> of_workers = {}, without_barriers = {};
   };
 
@@ -115,6 +118,14 @@ class Context {
   /// Scratch of all workers of w's cluster, likewise; inside a job, asked for by each of them with the same `bytes`.
   void* cluster_workspace(const parallel::Worker& w, Workspace slot, size_t bytes);
 
+  /// What the workers of w's cluster, or all of a job, share out while they work; inside a job.
+  parallel::Shares& shares_of_cluster(const parallel::Worker& w) {
+    return shared_->shares[size_t((mine_ ? *mine_ : w).cluster) + 1];
+  }
+  parallel::Shares& shares_of_job(const parallel::Worker& w) {
+    return mine_ && !without_barriers_ ? shares_of_cluster(w) : shared_->shares[0];
+  }
+
   GemmSettings& gemm_settings;  ///< one for the team and its clusters
 
   /// Runs one job: f(worker) on every worker. All work of the ops goes through here, so that its time is counted (three
@@ -132,11 +143,10 @@ class Context {
       done = now_s();
       meet(*mine_);
     } else {
-      team().run([&](const parallel::Worker& w) {
+      run_team([&](const parallel::Worker& w) {
         f(w);
         if (w.worker == 0) done = now_s();
       });
-      ++shared_->meetings.of_team;
     }
     if (mine_ && mine_->worker != 0) return;
     shared_->times.working_s[size_t(kind)] += done - start;
@@ -220,13 +230,13 @@ class Context {
   template <class F>
   void run_as_workers(const F& f) {
     double done = 0;
-    team().run([&](const parallel::Worker& w) {
+    run_team([&](const parallel::Worker& w) {
       f(w);
       if (w.worker == 0) done = now_s();
     });
-    ++shared_->meetings.of_team;
     shared_->times.waiting_s += now_s() - done;
   }
+  void run_team(parallel::WorkerFunction f);
   static parallel::Worker in_cluster(const parallel::Worker& w);
   void meet(const parallel::Worker& w);
   bool samples_are_cut(int64_t batch) const;
