@@ -54,8 +54,8 @@ bool heads_go_to_clusters(const Context& ctx, const Sizes& s) {
   return ctx.cuts_columns() && s.H >= ctx.team().num_clusters();
 }
 
-// f(b, h, next, worker) for all heads of all samples, which workers share out while they work: in runs of samples, or of
-// heads where those go to clusters. next: elements of qkv from this head to the worker's next one, 0 if none is known.
+// f(b, h, next, worker) for all heads of all samples, which workers share out while they work: in runs of samples, or
+// of heads where those go to clusters. next: elements of qkv from this head to the worker's next one, 0 if unknown.
 template <class F>
 void for_heads(Context& ctx, const Sizes& s, const F& f) {
   const bool by_cluster = heads_go_to_clusters(ctx, s);

@@ -292,8 +292,8 @@ bool is_of_convolution(const GemmArgs& g) {
 }
 
 // Whether a matrix unit would pack a once for each block of b and normalise it each time. Where b is larger than two of
-// its blocks, which stay in the L2 cache, a pass of its own takes less: a is then read in place (qkv of XL/2 on two cores
-// of an Emerald Rapids: 5.0 ms; 3.5 and some 0.3 apart).
+// its blocks, which stay in the L2 cache, a pass of its own takes less, as a is then read in place (qkv of XL/2 on two
+// cores of an Emerald Rapids: 5.0 ms; 3.5 and some 0.3 apart).
 bool is_normalised_again(const Context& ctx, const GemmArgs& g) {
   const int64_t two_blocks = 4 * kernels::gemm_blocking().rows * kernels::kSumChunk;  // elements in bf16
   return g.normalise_a.mean != nullptr && g.trans_a == kernels::Trans::kNo && g.a_type == DType::kF32 && g.lda == g.k &&

@@ -19,7 +19,8 @@ namespace {
 /// How often each piece of each worker's part was taken.
 struct Counts {
   explicit Counts(const std::vector<int64_t>& parts) {
-    for (const int64_t pieces : parts) counts.emplace_back(new std::atomic<int>[size_t(pieces)]()), sizes.push_back(pieces);
+    for (const int64_t pieces : parts)
+      counts.emplace_back(new std::atomic<int>[size_t(pieces)]()), sizes.push_back(pieces);
   }
   void add(int owner, const Range& pieces) {
     for (int64_t i = pieces.begin; i < pieces.end; ++i) ++counts[size_t(owner)][size_t(i)];
@@ -44,7 +45,8 @@ TEST_CASE("shares: every piece is taken once, job after job without barriers bet
   for (int64_t job = 0; job < kJobs; ++job) jobs.emplace_back(std::vector<int64_t>{job, 0, 7 * job % 11, 1});
   team.run([&](const Worker& w) {
     for (Counts& job : jobs)
-      shares.take(w.worker, job.sizes[size_t(w.worker)], [&](int owner, const Range& pieces) { job.add(owner, pieces); });
+      shares.take(w.worker, job.sizes[size_t(w.worker)],
+                  [&](int owner, const Range& pieces) { job.add(owner, pieces); });
   });
   for (int job = 0; job < kJobs; ++job) {
     CAPTURE(job);

@@ -22,13 +22,14 @@ class Shares {
  public:
   explicit Shares(int workers) : places_(size_t(workers)) {}
 
-  /// f(owner, pieces) for pieces of the parts of all workers, until nothing is left to take; others may still be at work
-  /// then. Worker `worker` has `mine` pieces. Every worker of the group calls this once for each job, in the same order;
-  /// a part is taken from when its owner has begun.
+  /// f(owner, pieces) for pieces of the parts of all workers, until nothing is left to take; others may still be at
+  /// work then. Worker `worker` has `mine` pieces. Every worker of the group calls this once for each job, in the same
+  /// order; a part is taken from when its owner has begun.
   template <class F>
   void take(int worker, int64_t mine, const F& f) {
-    const uint64_t round = begin(worker, mine);
     const int workers = int(places_.size());
+    if (workers == 1) return mine > 0 ? f(0, Range{0, mine}) : void();
+    const uint64_t round = begin(worker, mine);
     for (int i = 0; i < workers; ++i) {
       const int owner = (worker + i) % workers;
       for (Range pieces = claim(owner, round, i == 0); !pieces.empty(); pieces = claim(owner, round, i == 0))
