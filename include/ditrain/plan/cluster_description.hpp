@@ -81,8 +81,8 @@ struct ClusterDescription {
 ///        bulk_gb [0]
 ///   inside: gb_per_s, latency_us
 ///   tree: a list from the nodes upward of down, up [0], gbit_per_s, latency_us
-/// Errors:   InputError "[config] FILE:LINE: ..." for unknown or missing keys, numbers out of range, more than 2^24 dies
-///           in all, a tree with places for fewer nodes than there are, uplinks at its top, or none below
+/// Errors:   InputError "[config] FILE:LINE: ..." for unknown or missing keys, numbers out of range, more than
+///           2^24 dies in all, a tree with places for fewer nodes than there are, uplinks at its top, or none below
 ClusterDescription parse_cluster(const std::string& text, const std::string& file_name);
 /// Reads a file, looked up in the working directory, then among the installed configs.
 /// Errors:   as parse_cluster, and InputError with the places looked at if there is no such file
