@@ -24,6 +24,7 @@ struct ProductKernels {
   decltype(&kernels::gemm_scratch_bytes) scratch_bytes;
   decltype(&kernels::gemm_shared_bytes) shared_bytes;
   decltype(&kernels::gemm_pieces) pieces;
+  decltype(&kernels::is_better_normalised_before) is_better_normalised_before;
   decltype(&kernels::pack_b) pack_b;
   double (*fma_burst)(int64_t iterations);  ///< loop behind the peak, returns the flop done; null: no such instruction
 };

@@ -23,6 +23,9 @@ size_t gemm_scratch_bytes(const GemmArgs& args, const PackingGroup& packers) {
 GemmPieces gemm_pieces(const GemmArgs& part, int64_t most_rows) {
   return process_kernels().kernels.products(part.arithmetic).pieces(part, most_rows);
 }
+bool is_better_normalised_before(const GemmArgs& whole) {
+  return process_kernels().kernels.products(whole.arithmetic).is_better_normalised_before(whole);
+}
 size_t gemm_shared_bytes(const GemmArgs& args, const PackingGroup& packers) {
   return process_kernels().kernels.products(args.arithmetic).shared_bytes(args, packers);
 }

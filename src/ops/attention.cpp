@@ -67,7 +67,7 @@ void for_heads(Context& ctx, const Sizes& s, const F& f) {
     const auto part = [&](int owner) { return parallel::partition(s.B * each, owner, workers); };
     const auto offset = [&](int64_t i) { return s.qkv_offset(i / each, heads.begin + i % each); };
     parallel::Shares& shares = by_cluster ? ctx.shares_of_cluster(w) : ctx.shares_of_job(w);
-    shares.take(number, part(number).size(), [&](int owner, const parallel::Range& taken) {
+    shares.take(number, part(number).size(), 1, [&](int owner, const parallel::Range& taken) {
       const int64_t first = part(owner).begin, end = first + taken.end;
       for (int64_t i = first + taken.begin; i < end; ++i) {
         const int64_t next = i + 1 < end ? offset(i + 1) - offset(i) : 0;

@@ -63,7 +63,7 @@ struct Cut {
 
   Part part(int number) const { return part_of(grid, rows.size(), columns.size(), grain, number); }
   GemmArgs product(const Part& part) const { return product(part, {0, part.rows.size()}, {0, part.columns.size()}); }
-  // Of some rows and columns of a part.
+  // The product of some rows and columns of a part.
   GemmArgs product(const Part& part, const parallel::Range& i, const parallel::Range& j) const {
     return kernels::block_of(whole, rows.begin + part.rows.begin + i.begin, i.size(),
                              columns.begin + part.columns.begin + j.begin, j.size());
@@ -92,6 +92,11 @@ void for_parts(Context& ctx, const GemmArgs& whole, const F& f) {
 
 bool nothing(const GemmArgs& g) { return g.m == 0 || g.n == 0; }
 
+// The same for all parts.
+bool can_be_cut(const GemmArgs& whole) {
+  return kernels::multiplies_on_unit(whole.arithmetic) && whole.window_a.channels == 0 && whole.moments.sums == nullptr;
+}
+
 void begin_row_sums(const GemmArgs& g) {
   if (g.a_row_sums != nullptr && !g.accumulate) std::fill_n(g.a_row_sums, g.m, 0.0f);
 }
@@ -110,10 +115,13 @@ struct Pieces {
   bool by_rows() const { return of.columns >= product.n; }
 };
 
-// Each worker packs b for itself; those that are done take pieces of others.
+// Each worker packs b for itself; those that are done take pieces of others, but only of those with the same columns
+// where panels of b are kept: others would have to be packed for them.
 void share_out(Context& ctx, const Cut& cut, int number, parallel::Shares& shares, const parallel::Worker& w) {
   int packed_column = -1;  // of the grid: whose panels of b are in the scratch
-  shares.take(number, Pieces(cut, cut.part(number)).number, [&](int owner, const parallel::Range& taken) {
+  const Pieces own(cut, cut.part(number));
+  const int stride = own.of.keep_b ? cut.grid.columns : 1;
+  shares.take(number, own.number, stride, [&](int owner, const parallel::Range& taken) {
     const Part part = cut.part(owner);
     const Pieces pieces(cut, part);
     const auto range = [&](int64_t each, int64_t all) {
@@ -127,17 +135,21 @@ void share_out(Context& ctx, const Cut& cut, int number, parallel::Shares& share
                                       .keeps_b = pieces.of.keep_b,
                                       .has_b = pieces.of.keep_b && packed_column == part.column};
     kernels::gemm(mine, ctx.scratch(w, kernels::gemm_scratch_bytes(mine, alone)), alone);
-    packed_column = part.column;
+    packed_column = pieces.of.keep_b ? part.column : -1;
   });
 }
 
 void own_gemm(Context& ctx, const GemmArgs& whole) {
   for_parts(ctx, whole, [&](const Cut& cut, int number, parallel::Shares& shares, const parallel::Worker& w) {
     const Grid& grid = cut.grid;
-    if (!grid.together) return share_out(ctx, cut, number, shares, w);
+    if (!grid.together && can_be_cut(whole)) return share_out(ctx, cut, number, shares, w);
     const Part part = cut.part(number);
     const GemmArgs mine = cut.product(part);
     begin_row_sums(mine);
+    if (!grid.together) {
+      if (!nothing(mine)) kernels::gemm(mine, ctx.scratch(w, kernels::gemm_scratch_bytes(mine)));
+      return;
+    }
     const auto barrier = [&] { ctx.cluster_barrier(w); };
     kernels::PackingGroup packers{
         .member = part.member,
@@ -291,16 +303,6 @@ bool is_of_convolution(const GemmArgs& g) {
          int(g.epilogue.kind) > int(kernels::EpilogueKind::kGateResidual);
 }
 
-// Whether a matrix unit would pack a once for each block of b and normalise it each time. Where b is larger than two of
-// its blocks, which stay in the L2 cache, a pass of its own takes less, as a is then read in place (qkv of XL/2 on two
-// cores of an Emerald Rapids: 5.0 ms; 3.5 and some 0.3 apart).
-bool is_normalised_again(const Context& ctx, const GemmArgs& g) {
-  const int64_t two_blocks = 4 * kernels::gemm_blocking().rows * kernels::kSumChunk;  // elements in bf16
-  return g.normalise_a.mean != nullptr && g.trans_a == kernels::Trans::kNo && g.a_type == DType::kF32 && g.lda == g.k &&
-         kernels::multiplies_on_unit(g.arithmetic) && g.n * g.k > two_blocks && g.m >= kRowsOfCluster &&
-         !ctx.runs_without_barriers();
-}
-
 void gemm_in_passes(Context& ctx, const GemmArgs& whole) {
   GemmArgs g = whole;
   const bool a_rows = g.trans_a == kernels::Trans::kNo, b_rows = g.trans_b == kernels::Trans::kYes;
@@ -329,10 +331,16 @@ void gemm_in_passes(Context& ctx, const GemmArgs& whole) {
 
 void gemm(Context& ctx, const GemmArgs& args) {
   if (!ctx.gemm_settings.fused() && !is_of_convolution(args)) return gemm_in_passes(ctx, args);
+  whole_gemm(ctx, normalised_before(ctx, args));
+}
+
+GemmArgs normalised_before(Context& ctx, const GemmArgs& args) {
   GemmArgs g = args;
-  if (is_normalised_again(ctx, g))
+  const bool apart = g.normalise_a.mean != nullptr && g.a_type == DType::kF32 && g.lda == g.k &&
+                     ctx.gemm_settings.fused() && !ctx.runs_without_barriers();
+  if (apart && kernels::is_better_normalised_before(g))
     normalise_apart(ctx, Workspace::kOperandA, g.m, g.k, g.arithmetic, g.a, g.a_type, g.lda, g.normalise_a);
-  whole_gemm(ctx, g);
+  return g;
 }
 
 }  // namespace ditrain::ops

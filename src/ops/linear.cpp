@@ -154,7 +154,7 @@ class PinnedOutput {
 // A product of which only the second half of the columns has an epilogue: u first, then v, which meets u.
 void gemm_of_halves(Context& ctx, const GemmArgs& args) {
   const int64_t half = args.epilogue.half;
-  GemmArgs whole = args;
+  GemmArgs whole = normalised_before(ctx, args);
   whole.epilogue = {};
   gemm(ctx, kernels::block_of(whole, 0, args.m, 0, half));
   GemmArgs second = kernels::block_of(whole, 0, args.m, half, half);

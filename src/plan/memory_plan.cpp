@@ -163,7 +163,7 @@ size_t scratch_bytes(const config::Config& config, int64_t micro_batch, int work
                               .b_type = precision,
                               .c_type = type_of_c,
                               .arithmetic = precision};
-    most = std::max(most, kernels::gemm_scratch_bytes(g));
+    most = std::max(most, kernels::gemm_scratch_bytes(g, {.most_rows = rows_of_c, .keeps_b = true}));
     // Reference loops copy their rows and all columns to f64.
     if (config.kernels.gemm == config::Gemm::kRef)
       most = std::max(most, size_t((rows_of_c / workers + 1 + columns) * steps) * sizeof(double));
@@ -185,6 +185,18 @@ size_t explicit_huge_bytes(const config::Config& config, const GradientPlan& gra
   if (gradients.replicas > 1 && config.dist.engine && summed >= platform::kHugePageBytes) blocks.push_back(summed);
   if (automem != nullptr) blocks.insert(blocks.end(), {automem->capacity.pool_bytes, slow_bytes(*automem)});
   return bytes_in_explicit_pages(blocks, platform::free_memory_at_start().explicit_huge / size_t(ranks_on_node));
+}
+
+// What products on a tile unit read that is normalised before them.
+size_t normalised_bytes(const config::Config& config, int64_t micro_batch) {
+  const nn::ModelConfig& m = config.model;
+  const kernels::GemmArgs widest{.m = micro_batch * m.tokens(),
+                                 .n = std::max(3 * m.hidden_size, m.mlp_size()),
+                                 .k = m.hidden_size,
+                                 .arithmetic = config.train.precision};
+  return kernels::is_better_normalised_before(widest)
+             ? size_t(widest.m * widest.k) * dtype_bytes(config.train.precision)
+             : 0;
 }
 
 std::vector<MemoryItem> kept_by_node(nn::ModelPass& pass) {
@@ -368,7 +380,7 @@ MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Model& 
        config::draws_samples(config) && !guide.empty() && guide != config::kRoutedGuide ? arena : 0},
       distances(config, facts, ranks_on_node),
       {"scratch", fmt::format("packed operands and attention of {} worker(s)", workers),
-       size_t(workers) * scratch_bytes(config, micro_batch, workers)},
+       size_t(workers) * scratch_bytes(config, micro_batch, workers) + normalised_bytes(config, micro_batch)},
       {"program", "code and libraries", kProgramBytes}};
   // Free pages may differ by rank, and ranks that share products have to plan alike.
   if (moved || config::tensor_ranks(config) == 1)

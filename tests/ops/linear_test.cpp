@@ -9,6 +9,7 @@
 #include "kernels/kernel_test_utils.hpp"
 #include "support/message_of.hpp"
 #include "support/random_tensor.hpp"
+#include "support/skip.hpp"
 
 using namespace ditrain;
 using namespace ditrain::test;
@@ -122,6 +123,12 @@ struct Rig {
   Results run(const Layer& p) { return products(ctx, p); }
   parallel::Team team;
   ops::Context ctx;
+};
+
+/// The blocks of before, at the end of a test that sets others.
+struct BlocksOfTest {
+  const kernels::GemmBlocking before = kernels::gemm_blocking();
+  ~BlocksOfTest() { kernels::set_gemm_blocking(before); }
 };
 
 /// Odd sizes; sums of more than one chunk forward, in the data gradient, and over rows; few rows; enough of everything
@@ -239,15 +246,26 @@ TEST_CASE("products in passes: in f32 the bits of fused ones, in bf16 those valu
 }
 
 TEST_CASE("a matrix unit gives the same bits of an operand that is normalised before the product or on the way") {
-  struct Blocks {
-    const kernels::GemmBlocking before = kernels::gemm_blocking();
-    ~Blocks() { kernels::set_gemm_blocking(before); }
-  } blocks;
+  if (!kernels::multiplies_on_unit(DType::kBF16)) SKIP("no matrix unit");
+  const BlocksOfTest blocks;
   const Layer p(2, 80, 352, 416, DType::kBF16);
   kernels::set_gemm_blocking({1024, 1536});  // b is one block
   const Results want = Rig(2).run(p);
   kernels::set_gemm_blocking({28, 1536});  // b is more than two blocks
   for (const int workers : {1, 3}) check_same_bits(p, Rig(workers).run(p), want);
+}
+
+TEST_CASE("pieces that workers take of each other's parts on a matrix unit change no bit") {
+  if (!kernels::multiplies_on_unit(DType::kBF16)) SKIP("no matrix unit");
+  const BlocksOfTest blocks;
+  const auto check = [&](const Layer& p, const kernels::GemmBlocking& of_workers) {
+    kernels::set_gemm_blocking({182, 1536});
+    const Results want = Rig(1).run(p);
+    kernels::set_gemm_blocking(of_workers);
+    for (const int workers : {2, 3}) check_same_bits(p, Rig(workers).run(p), want);
+  };
+  check({2, 4100, 64, 96, DType::kBF16}, {182, 1536});  // rows that share panels of b, and are read in place
+  check({3, 141, 608, 544, DType::kBF16}, {28, 128});   // columns, those of gradients of weights, too
 }
 
 TEST_CASE("products of the reference, with passes around them, are those of our kernels") {

@@ -1,6 +1,7 @@
 // Work that is shared out while it is done: all of it once, by whoever has time.
 #include "ditrain/parallel/shares.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <memory>
@@ -57,7 +58,7 @@ TEST_CASE("shares: every piece is taken once, job after job without barriers bet
 TEST_CASE("shares: a worker alone gets its part from front to back") {
   Shares shares(2);
   std::vector<Range> taken;
-  shares.take(0, 9, [&](int owner, const Range& pieces) {
+  shares.take(0, 9, 1, [&](int owner, const Range& pieces) {
     CHECK(owner == 0);
     taken.push_back(pieces);
   });
@@ -74,7 +75,7 @@ TEST_CASE("shares: a worker that is done takes from the end of what a slow one h
   team.run([&](const Worker& w) {
     if (w.worker == 1)
       while (!slow_has_begun) std::this_thread::yield();
-    shares.take(w.worker, kPieces, [&](int owner, const Range& pieces) {
+    shares.take(w.worker, kPieces, 1, [&](int owner, const Range& pieces) {
       counts.add(owner, pieces);
       if (w.worker == 1) return;
       CHECK(owner == 0);
@@ -93,14 +94,31 @@ TEST_CASE("shares: a job that a worker did not end leaves nothing to the next on
   Shares shares(2);
   CHECK_THROWS_AS(team.run([&](const Worker& w) {
     if (w.worker == 1) throw std::runtime_error("a worker fails");
-    shares.take(0, 5, [](int, const Range&) { throw std::runtime_error("and another one"); });
+    shares.take(0, 5, 1, [](int, const Range&) { throw std::runtime_error("and another one"); });
   }),
                   std::runtime_error);
+  const auto owners_met = [&] {
+    std::vector<int> owners;
+    shares.take(1, 6, 1, [&](int owner, const Range&) { owners.push_back(owner); });
+    std::sort(owners.begin(), owners.end());
+    owners.erase(std::unique(owners.begin(), owners.end()), owners.end());
+    return owners;
+  };
   shares.reset();
-  Counts counts({5, 6});
+  CHECK(owners_met() == std::vector<int>{1});
+}
+
+TEST_CASE("shares: with a stride, workers take from parts of their own column only") {
+  constexpr int kWorkers = 4;
+  parallel::Team team({.num_workers = kWorkers});
+  Shares shares(kWorkers);
+  std::vector<Counts> jobs;
+  for (int64_t job = 0; job < 100; ++job) jobs.emplace_back(std::vector<int64_t>{job, 5, 3, 2 * job});
   team.run([&](const Worker& w) {
-    shares.take(w.worker, counts.sizes[size_t(w.worker)],
-                [&](int owner, const Range& pieces) { counts.add(owner, pieces); });
+    for (Counts& job : jobs)
+      shares.take(w.worker, job.sizes[size_t(w.worker)], 2, [&](int owner, const Range& pieces) {
+        if (owner % 2 == w.worker % 2) job.add(owner, pieces);
+      });
   });
-  CHECK(counts.all_once());
+  CHECK(std::all_of(jobs.begin(), jobs.end(), [](const Counts& job) { return job.all_once(); }));
 }

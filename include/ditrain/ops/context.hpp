@@ -28,7 +28,7 @@ enum class GemmBackend { kOwn, kReference };
 /// Which code computes the matrix products (GEMM), and whether the work around them is fused into them.
 struct GemmSettings {
   GemmBackend backend = GemmBackend::kOwn;
-  bool fuse = true;  ///< false, or not kOwn: normalisation and epilogues are separate passes
+  bool fuse = true;  ///< false, or not kOwn: normalisation and epilogues are always separate passes
   bool fused() const { return fuse && backend == GemmBackend::kOwn; }
 };
 
@@ -62,7 +62,7 @@ struct Meetings {
 /// Slots of scratch memory that several workers share, by content. Ops take turns: contents do not outlive the op that
 /// asked.
 enum class Workspace {
-  kOperandA,  ///< operand of a product without fusion: normalised, gathered or rounded
+  kOperandA,  ///< operand that is made before its product: normalised, gathered or rounded
   kOperandB,
   kShared,     ///< b as a packing group packs it; sums of blocks of rows
   kOptimizer,  ///< of an update, which calls products

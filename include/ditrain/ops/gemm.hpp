@@ -12,4 +12,8 @@ namespace ditrain::ops {
 ///           2,048 rows), on a unit of some 350. Weights of inference-only networks come packed (GemmArgs::packed_b)
 void gemm(Context& ctx, const kernels::GemmArgs& args);
 
+/// The product with a normalised, in the workspace of operand a, if kernels::is_better_normalised_before; else as it
+/// is. For several products of the same a, which would each make it.
+kernels::GemmArgs normalised_before(Context& ctx, const kernels::GemmArgs& args);
+
 }  // namespace ditrain::ops

@@ -22,18 +22,22 @@ class Shares {
  public:
   explicit Shares(int workers) : places_(size_t(workers)) {}
 
-  /// f(owner, pieces) for pieces of the parts of all workers, until nothing is left to take; others may still be at
-  /// work then. Worker `worker` has `mine` pieces. Every worker of the group calls this once for each job, in the same
-  /// order; a part is taken from when its owner has begun.
+  /// Calls f(owner, pieces) for pieces of the parts of `worker`, which has `mine`, and of every `stride`-th worker from
+  /// there on, until they have none left; others may still be at work then. Every worker of the group calls this once
+  /// for each job, in the same order of jobs. A part can be taken from once its owner has begun.
   template <class F>
-  void take(int worker, int64_t mine, const F& f) {
+  void take(int worker, int64_t mine, int stride, const F& f) {
     const int workers = int(places_.size());
     if (workers == 1) return mine > 0 ? f(0, Range{0, mine}) : void();
-    const uint64_t round = begin(worker, mine);
-    for (int i = 0; i < workers; ++i) {
-      const int owner = (worker + i) % workers;
-      for (Range pieces = claim(owner, round, i == 0); !pieces.empty(); pieces = claim(owner, round, i == 0))
-        f(owner, pieces);
+    const Range first = begin(worker, mine);  // nobody else may have it
+    const uint64_t round = places_[size_t(worker)].round;
+    if (!first.empty()) f(worker, first);
+    for (bool found = true; found;) {
+      found = false;
+      for (int i = 0; i < workers; i += stride) {
+        const int owner = (worker + i) % workers;
+        for (Range pieces; !(pieces = claim(owner, round, i == 0)).empty(); found = true) f(owner, pieces);
+      }
     }
   }
 
@@ -53,19 +57,20 @@ class Shares {
   static uint64_t word(uint64_t round, int64_t first, int64_t end) {
     return round << 2 * kBits | uint64_t(first) << kBits | uint64_t(end);
   }
-  uint64_t begin(int worker, int64_t mine) {
+  static int64_t third(int64_t left) { return std::max<int64_t>(std::min<int64_t>(left, 1), left / 3); }
+  Range begin(int worker, int64_t mine) {
     DITRAIN_CHECK(mine >= 0 && uint64_t(mine) <= kMask, std::to_string(mine) + " pieces");
     Place& place = places_[size_t(worker)];
     place.round = place.round % (kRounds - 1) + 1;  // never 0
-    place.left.store(word(place.round, 0, mine), std::memory_order_release);
-    return place.round;
+    place.left.store(word(place.round, third(mine), mine), std::memory_order_release);
+    return {0, third(mine)};
   }
   Range claim(int owner, uint64_t round, bool own) {
     std::atomic<uint64_t>& left = places_[size_t(owner)].left;
     for (uint64_t seen = left.load(std::memory_order_acquire);;) {
       const int64_t first = int64_t(seen >> kBits & kMask), end = int64_t(seen & kMask);
       if (seen >> 2 * kBits != round || first == end) return {};
-      const int64_t count = own ? std::max<int64_t>(1, (end - first) / 3) : (end - first + 1) / 2;
+      const int64_t count = own ? third(end - first) : (end - first + 1) / 2;
       const Range taken = own ? Range{first, first + count} : Range{end - count, end};
       const uint64_t rest = own ? word(round, taken.end, end) : word(round, first, taken.begin);
       if (left.compare_exchange_weak(seen, rest, std::memory_order_acq_rel)) return taken;
