@@ -46,7 +46,7 @@ TEST_CASE("shares: every piece is taken once, job after job without barriers bet
   for (int64_t job = 0; job < kJobs; ++job) jobs.emplace_back(std::vector<int64_t>{job, 0, 7 * job % 11, 1});
   team.run([&](const Worker& w) {
     for (Counts& job : jobs)
-      shares.take(w.worker, job.sizes[size_t(w.worker)],
+      shares.take(w.worker, job.sizes[size_t(w.worker)], 1,
                   [&](int owner, const Range& pieces) { job.add(owner, pieces); });
   });
   for (int job = 0; job < kJobs; ++job) {
