@@ -6,11 +6,12 @@
 // Abstractions: Shares. Each worker begins with its own part, a third of what is left at a time; when it is done, it
 //               takes from the end of what others have left, half of it at a time.
 //
-//   shares.take(w.worker, my_pieces, [&](int owner, Range pieces) { ... });   // pieces of the part of `owner`
+//   shares.take(w.worker, my_pieces, 1, [&](int owner, Range pieces) { ... });   // pieces of the part of `owner`
 #pragma once
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "ditrain/base/error.hpp"
@@ -18,6 +19,8 @@
 
 namespace ditrain::parallel {
 
+/// The parts of one group of workers, job after job.
+/// Memory:  no allocation after construction
 class Shares {
  public:
   explicit Shares(int workers) : places_(size_t(workers)) {}
