@@ -14,7 +14,7 @@
 namespace ditrain::bench {
 namespace {
 
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNoValue = std::numeric_limits<double>::quiet_NaN();
 constexpr int64_t kImagesPerDimension = 10;
 constexpr int64_t kParts[] = {4, 8, 16};
 constexpr int64_t kNearestParts = 16;
@@ -87,16 +87,16 @@ double border_ratio(const LabelledImages& images, int64_t patch) {
         if (y > 0) add(y * W + x, (y - 1) * W + x, y % patch == 0);
       }
   }
-  if (counts[0] == 0 || counts[1] == 0) return kNone;
+  if (counts[0] == 0 || counts[1] == 0) return kNoValue;
   return sums[1] / double(counts[1]) / (sums[0] / double(counts[0]));
 }
 
 QualityMeter::QualityMeter(ops::Context& ctx, Setup setup) : ctx_(ctx), setup_(std::move(setup)) {
   const LabelledImages& held_out = setup_.held_out;
   if (held_out.size() < 4)
-    refuse("ditbench", "too few images are held out to compare with", std::to_string(held_out.size()),
-           "at least 4, and as many as samples are drawn",
-           "more images, or a larger share of them: --set data.hold_out=0.5");
+    ditrain::refuse("ditbench", "too few images are held out to compare with", std::to_string(held_out.size()),
+                    "at least 4, and as many as samples are drawn",
+                    "more images, or a larger share of them: --set data.hold_out=0.5");
   const int64_t half = held_out.size() / 2;
   training_ = means_of(setup_.training, kNearestParts);
   held_out_half_ = means_of(part_of(held_out, 0, half), kNearestParts);
@@ -181,7 +181,7 @@ double QualityMeter::nearest_ratio(const Means& samples) const {
 MeasureValues QualityMeter::measure(const LabelledImages& samples, int64_t patch, uint64_t seed) {
   DITRAIN_CHECK(samples.size() >= 2, "a set of samples");
   MeasureValues values;
-  values.fill(kNone);
+  values.fill(kNoValue);
   for (size_t i = 0; i < std::size(kParts); ++i) values[i] = distance(samples, kParts[i]);
   values[5] = nearest_ratio(means_of(samples, kNearestParts)) / ratio_of_new_;
   values[6] = border_ratio(samples, patch) / border_ratio(setup_.held_out, patch);

@@ -28,7 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using autograd::Parameter;
-using json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 
 [[noreturn]] void refuse(const std::string& what, const std::string& got, const std::string& expected,
                          const std::string& hint = "--format dit") {
@@ -86,7 +86,7 @@ TensorList diffusers_tensors(nn::Model& model, DType dtype) {
   return list;
 }
 
-json transformer_config(const nn::ModelConfig& m) {
+ordered_json transformer_config(const nn::ModelConfig& m) {
   return {{"_class_name", "DiTTransformer2DModel"},
           {"activation_fn", "gelu-approximate"},
           {"attention_bias", true},
@@ -106,7 +106,7 @@ json transformer_config(const nn::ModelConfig& m) {
           {"upcast_attention", false}};
 }
 
-json scheduler_config(const diffusion::Config& d) {
+ordered_json scheduler_config(const diffusion::Config& d) {
   const double scale = 1000.0 / double(d.num_steps);  // the linear schedule keeps its total noise
   return {{"_class_name", "DDIMScheduler"},
           {"beta_end", 0.02 * scale},
@@ -119,8 +119,8 @@ json scheduler_config(const diffusion::Config& d) {
           {"steps_offset", 0}};
 }
 
-json pipeline_index(int64_t num_classes) {
-  json labels = json::object();
+ordered_json pipeline_index(int64_t num_classes) {
+  ordered_json labels = ordered_json::object();
   for (int64_t i = 0; i < num_classes; ++i) labels[std::to_string(i)] = std::to_string(i);
   return {{"_class_name", "DiTPipeline"},
           {"id2label", labels},
@@ -132,7 +132,7 @@ json pipeline_index(int64_t num_classes) {
 // DiTPipeline's VAE decodes 4 channels, and its label without a class is 1000, whatever the model has.
 bool fits_pipeline(const nn::ModelConfig& m) { return m.in_channels == 4 && m.num_classes == 1000; }
 
-void write_json(const std::string& path, const json& content) {
+void write_json(const std::string& path, const ordered_json& content) {
   files::write_file_atomically(path, content.dump(2) + "\n");
 }
 

@@ -31,8 +31,8 @@
 namespace ditrain::config {
 namespace {
 
-[[noreturn]] void fail(const std::string& what, const std::string& got = "", const std::string& expected = "",
-                       const std::string& hint = "") {
+[[noreturn]] void misused(const std::string& what, const std::string& got = "", const std::string& expected = "",
+                          const std::string& hint = "") {
   throw InputError({.where = "command line", .what = what, .got = got, .expected = expected, .hint = hint});
 }
 
@@ -81,11 +81,11 @@ const Flag& CommandLine::given_flag(const std::string& name) const {
   const ReferenceName* known = find_reference_name(word);
   const std::string near = known == nullptr ? nearest_word(name, names) : "";
   if (known != nullptr && find(std::string(known->flag)) != nullptr)
-    fail("unknown flag --" + name, "", "", usage_of(flag(std::string(known->flag))));
+    misused("unknown flag --" + name, "", "", usage_of(flag(std::string(known->flag))));
   const std::string setting = usage_.explains_keys ? settings_called(name) : "";
-  if (!setting.empty()) fail("unknown flag --" + name, "", "", setting);
-  fail("unknown flag --" + name + (near.empty() ? "" : "; did you mean --" + near + "?"), "", "",
-       near.empty() ? usage_.program + " --help" : "");
+  if (!setting.empty()) misused("unknown flag --" + name, "", "", setting);
+  misused("unknown flag --" + name + (near.empty() ? "" : "; did you mean --" + near + "?"), "", "",
+          near.empty() ? usage_.program + " --help" : "");
 }
 
 /// Every value joined to its flag ("--num", "8" -> "--num=8"), so that a value can begin with a dash or be left out.
@@ -98,17 +98,17 @@ std::vector<std::string> CommandLine::with_joined_values(int argc, const char* c
       break;
     }
     if (argument.size() > 1 && argument[0] == '-' && argument[1] != '-')
-      fail("unknown flag " + argument, "", "flags with two dashes", usage_.program + " --help");
+      misused("unknown flag " + argument, "", "flags with two dashes", usage_.program + " --help");
     joined.push_back(argument);
     if (!argument.starts_with("--")) continue;
     const size_t equal = argument.find('=');
     const Flag& f = given_flag(argument.substr(2, equal == std::string::npos ? equal : equal - 2));
     const bool has_value = equal != std::string::npos;
-    if (is_switch(f) && has_value) fail("--" + f.name + " takes no value", argument.substr(equal + 1));
+    if (is_switch(f) && has_value) misused("--" + f.name + " takes no value", argument.substr(equal + 1));
     if (is_switch(f) || has_value) continue;
     const std::string next = i + 1 < argc ? argv[i + 1] : "--";
     const bool next_is_value = !next.starts_with("--") && !(is_optional(f) && next.starts_with('-'));
-    if (!next_is_value && !is_optional(f)) fail("--" + f.name + " needs a value", "", usage_of(f));
+    if (!next_is_value && !is_optional(f)) misused("--" + f.name + " needs a value", "", usage_of(f));
     joined.back() += "=" + (next_is_value ? next : "");
     i += next_is_value;
   }
@@ -129,7 +129,7 @@ void CommandLine::run_parser(const std::vector<std::string>& arguments) {
     for (const auto& pair : result.arguments()) values_[pair.key()].push_back(pair.value());
     positional_ = result.unmatched();
   } catch (const cxxopts::exceptions::exception& error) {
-    fail(error.what(), "", "", usage_.program + " --help");
+    misused(error.what(), "", "", usage_.program + " --help");
   }
 }
 
@@ -147,7 +147,7 @@ std::string CommandLine::flag_for_path(const std::string& path) const {
 void CommandLine::check_counts() const {
   for (const auto& [name, values] : values_)
     if (values.size() > 1 && !flag(name).repeated && !is_switch(flag(name)))
-      fail("--" + name + " is given twice", values[0] + " and " + values[1], "one value");
+      misused("--" + name + " is given twice", values[0] + " and " + values[1], "one value");
   if (!usage_.positional.empty() || positional_.empty()) return;
   const std::string& first = positional_[0];
   std::string hint;
@@ -159,7 +159,7 @@ void CommandLine::check_counts() const {
   std::vector<std::string> commands;
   for (const Command& command : usage_.commands) commands.push_back(command.name);
   if (const std::string near = nearest_word(first, commands); !near.empty()) hint = usage_.program + " " + near;
-  fail("unexpected argument", first, "only flags", hint);
+  misused("unexpected argument", first, "only flags", hint);
 }
 
 bool CommandLine::parse(int argc, const char* const* argv, std::ostream& out) {
@@ -184,7 +184,7 @@ bool CommandLine::has(const std::string& name) const { return values_.contains(f
 
 void CommandLine::need(std::initializer_list<const char*> names) const {
   for (const std::string name : names)
-    if (!has(name)) fail("--" + name + " is needed", "", "", usage_.program + " --help");
+    if (!has(name)) misused("--" + name + " is needed", "", "", usage_.program + " --help");
 }
 
 std::string CommandLine::get(const std::string& name) const {
@@ -203,7 +203,8 @@ std::vector<std::string> CommandLine::get_all(const std::string& name) const {
 std::string CommandLine::get_path(const std::string& name) const {
   const std::string path = get(name);
   if (path.empty() && has(name))
-    fail("--" + name + " is given an empty name", "''", usage_of(flag(name)), "a look at the shell variable behind it");
+    misused("--" + name + " is given an empty name", "''", usage_of(flag(name)),
+            "a look at the shell variable behind it");
   return path;
 }
 
@@ -211,7 +212,7 @@ int64_t CommandLine::get_int(const std::string& name, int64_t low, int64_t high)
   int64_t value = 0;
   const std::string text = get(name);
   if (!parse_whole(text, value) || value < low || value > high)
-    fail("--" + name + ": bad value", "'" + text + "'", fmt::format("an integer from {} to {}", low, high));
+    misused("--" + name + ": bad value", "'" + text + "'", fmt::format("an integer from {} to {}", low, high));
   return value;
 }
 
@@ -219,7 +220,7 @@ double CommandLine::get_double(const std::string& name, double low, double high)
   double value = 0;
   const std::string text = get(name);
   if (!parse_whole(text, value) || !std::isfinite(value) || value < low || value > high)
-    fail("--" + name + ": bad value", "'" + text + "'", fmt::format("a number from {} to {}", low, high));
+    misused("--" + name + ": bad value", "'" + text + "'", fmt::format("a number from {} to {}", low, high));
   return value;
 }
 

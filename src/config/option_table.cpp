@@ -441,7 +441,8 @@ Rows dist_rows() {
            "auto = factors where they take no more memory than the gradient (global batch up to 6/7 of the width, in "
            "the final layer up to 2/3), with dist.engine and without dist.reproducible"),
       boolean(DITRAIN_KEY(dist.shard_optimizer),
-              "sharded optimiser (ZeRO-1), bit-identical: each rank keeps optimiser state and EMA of its share of the "
+              "sharded optimiser (ZeRO-1), bit-identical (with muon up to rounding of the gradient norm, which "
+              "optimizer.clip_norm uses): each rank keeps optimiser state and EMA of its share of the "
               "parameters, which divides 12 bytes per parameter by the number of ranks; traffic between nodes grows by "
               "half (needs dist.engine)"),
       boolean(DITRAIN_KEY(dist.reproducible),

@@ -20,7 +20,7 @@
 namespace ditrain::dataset {
 namespace {
 
-using json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 
 constexpr double kPercents[] = {0.5, 1, 2, 5, 25, 50, 75, 95, 98, 99, 99.5};
 constexpr size_t kPercentiles = std::size(kPercents), kBins = 1 << 16;
@@ -198,7 +198,7 @@ std::string way_to_statistics(const TileShards& shards) {
 }
 
 void write_statistics(const std::string& path, const TileStatistics& all) {
-  json out = {{"tiles", all.tiles}, {"type", word_of(all.type)}};
+  ordered_json out = {{"tiles", all.tiles}, {"type", word_of(all.type)}};
   if (!all.checksum.empty()) out["checksum"] = all.checksum;
   for (const BandStatistics& s : all.bands) {
     out["bands"].push_back(s.name);
@@ -207,7 +207,7 @@ void write_statistics(const std::string& path, const TileStatistics& all) {
     out["min"].push_back(s.min), out["max"].push_back(s.max);
   }
   for (const double p : kPercents) {
-    json& list = out["percentiles"][fmt::format("{}", p)];
+    ordered_json& list = out["percentiles"][fmt::format("{}", p)];
     for (const BandStatistics& s : all.bands) list.push_back(s.percentile(p));
   }
   files::write_file_atomically(path, out.dump(1) + "\n");

@@ -67,7 +67,7 @@ double angle_degrees(const std::vector<double>& a, const std::vector<double>& b)
   return std::acos(std::clamp(ab / std::sqrt(aa * bb), -1.0, 1.0)) * 180 / std::numbers::pi;
 }
 
-struct Side {
+struct Composites {
   std::vector<Sums> bands, spectrum;  // of numbers, and of quantities
   Sums ndvi, angle;
   std::vector<double> mean_spectrum() const {
@@ -83,8 +83,9 @@ PixelComparison compare(const std::string& name, const Sums& real, const Sums& g
   return c;
 }
 
-Side sums_of(const dataset::TileShards& shards, const std::vector<int>& bands, const dataset::ColourBands& colours) {
-  Side side;
+Composites sums_of(const dataset::TileShards& shards, const std::vector<int>& bands,
+                   const dataset::ColourBands& colours) {
+  Composites side;
   side.bands.resize(bands.size()), side.spectrum.resize(bands.size());
   visit_pixels(shards, bands, [&](const Pixel& x) {
     for (size_t b = 0; b < bands.size(); ++b) side.bands[b].add(x.numbers[b]), side.spectrum[b].add(x.quantities[b]);
@@ -123,7 +124,7 @@ BandComparison compare_bands(const std::string& real_path, const std::string& ge
                       .expected = fmt::format("{}", fmt::join(real_names, ", "))});
   const std::vector<std::string>& all = generated_names.size() > real_names.size() ? generated_names : real_names;
   const dataset::ColourBands colours = dataset::find_common_colours(common, all).first;
-  Side a = sums_of(real, real_bands, colours), b = sums_of(generated, generated_bands, colours);
+  Composites a = sums_of(real, real_bands, colours), b = sums_of(generated, generated_bands, colours);
   BandComparison out;
   for (size_t i = 0; i < common.size(); ++i) {
     out.bands.push_back(compare(common[i], a.bands[i], b.bands[i]));

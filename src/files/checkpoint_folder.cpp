@@ -180,7 +180,7 @@ void copy_synced(const std::string& from, const std::string& to, const Progress&
 }
 
 // Whether it is one of the hidden names; `stem` has no suffix.
-bool is_temporary(const std::string& stem) {
+bool is_hidden_name(const std::string& stem) {
   if (stem == fmt::format("{}{}", kWriting, kLatest) || stem == fmt::format("{}{}", kWriting, kBest)) return true;
   for (const std::string& kind : {std::string(kWriting), std::string(kReplaced), std::string(kDeleted),
                                   fmt::format("{}{}", kDeleted, kDiscarded)})
@@ -385,7 +385,7 @@ void remove_stale_temporaries(const std::string& dir) {
     } else if (stem == fmt::format("{}{}", kWriting, kLatest) && is_next_latest(dir, name)) {
       make_room_for_link(dir, join(dir, kLatest));
       rename_or_throw(path, join(dir, kLatest));
-    } else if (is_temporary(stem)) {
+    } else if (is_hidden_name(stem)) {
       try {
         remove_tree(path);
       } catch (const RunError& error) {  // of another user, or read by a program over NFS; no name comes twice

@@ -103,18 +103,18 @@ std::string last_message() {
   return text.empty() ? "GDAL does not say why" : text;
 }
 
-struct TypeRow {
+struct GdalType {
   PixelType type;
   GDALDataType gdal;
 };
-constexpr TypeRow kTypes[] = {{PixelType::kU8, GDT_Byte},    {PixelType::kU16, GDT_UInt16},
-                              {PixelType::kI16, GDT_Int16},  {PixelType::kF32, GDT_Float32},
-                              {PixelType::kU32, GDT_UInt32}, {PixelType::kI32, GDT_Int32},
-                              {PixelType::kF64, GDT_Float64}};
+constexpr GdalType kTypes[] = {{PixelType::kU8, GDT_Byte},    {PixelType::kU16, GDT_UInt16},
+                               {PixelType::kI16, GDT_Int16},  {PixelType::kF32, GDT_Float32},
+                               {PixelType::kU32, GDT_UInt32}, {PixelType::kI32, GDT_Int32},
+                               {PixelType::kF64, GDT_Float64}};
 
 // Until version 3.7 GDAL keeps eight signed bits as a byte with a remark.
 GDALDataType gdal_type(PixelType type) {
-  for (const TypeRow& row : kTypes)
+  for (const GdalType& row : kTypes)
     if (row.type == type) return row.gdal;
 #if GDAL_VERSION_NUM >= 3070000
   return GDT_Int8;
@@ -147,7 +147,7 @@ PixelType type_of(GDALDatasetH dataset, const std::string& path) {
         refuse(path, "bands of int8 beside bands of another type", "", "one type");
     return PixelType::kI8;
   }
-  for (const TypeRow& row : kTypes)
+  for (const GdalType& row : kTypes)
     if (row.gdal == all) return row.type;
   const char* name = GDALGetDataTypeName(all);
   refuse(path, "numbers of this type have no place here", name == nullptr ? "unknown" : name,

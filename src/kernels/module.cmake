@@ -14,6 +14,7 @@ function(ditrain_isa_object name families)
   add_library(ditrain_kernels_${name} OBJECT EXCLUDE_FROM_ALL ${families})
   target_include_directories(ditrain_kernels_${name} PRIVATE ${PROJECT_SOURCE_DIR}/include)
   target_compile_options(ditrain_kernels_${name} PRIVATE ${isa_flags} ${ARGN} -DDITRAIN_ISA=${name})
+  set_target_properties(ditrain_kernels_${name} PROPERTIES UNITY_BUILD OFF)  # families have the same names
 endfunction()
 function(ditrain_instruction_set name families)
   ditrain_isa_object(${name} "${families}" ${ARGN})

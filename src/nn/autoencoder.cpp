@@ -47,7 +47,7 @@ DType conv_type(const std::string& name, DType type) {  // f32 in and out, and t
   return name.starts_with("quant_conv.") || name.starts_with("post_quant_conv.") ? DType::kF32 : type;
 }
 
-struct Norm {
+struct NormTensors {
   Tensor weight, bias;
 };
 
@@ -60,7 +60,7 @@ struct Autoencoder::Weights {
     Tensor bias;
   };
   std::map<std::string, Conv> convs;
-  std::map<std::string, Norm> norms;
+  std::map<std::string, NormTensors> norms;
 
   void add_conv(const std::string& name, const Shape& shape, DType type, const std::vector<float>& weight,
                 const std::vector<float>& bias) {
@@ -69,8 +69,8 @@ struct Autoencoder::Weights {
     convs.emplace(name, Conv{ops::packed_weights(values), from_values({shape[3]}, bias)});
   }
   void add_norm(const std::string& name, const Shape& shape, const Source& source) {
-    norms.emplace(name, Norm{from_values(shape, source(name + ".weight", shape)),
-                             from_values(shape, source(name + ".bias", shape))});
+    norms.emplace(name, NormTensors{from_values(shape, source(name + ".weight", shape)),
+                                    from_values(shape, source(name + ".bias", shape))});
   }
   void add_joined(const std::string& attention, int64_t C, DType type, const Source& source) {
     std::vector<float> weight, bias;
@@ -223,7 +223,7 @@ struct Pass {
   Tensor moments_of(const Shape& x) const { return moments.slice(0, ops::moments_shape(x)); }
 
   // norm is undefined where the step has none.
-  void conv(const PlannedStep& step, const ops::ConvWeights& weight, const Tensor& bias, const Norm& norm) {
+  void conv(const PlannedStep& step, const ops::ConvWeights& weight, const Tensor& bias, const NormTensors& norm) {
     const Shape shape = {1, step.height, step.width, step.out};
     const Tensor x = step.x == PlannedStep::kOutside ? outside : value(step.x);
     const Tensor y = step.y == PlannedStep::kOutside ? Tensor(shape) : value(step.y, shape);
@@ -239,7 +239,7 @@ struct Pass {
     if (step.y == PlannedStep::kOutside) outside = y;
     observe(step.module, y);
   }
-  void norm(const PlannedStep& step, const Norm& norm) {
+  void norm(const PlannedStep& step, const NormTensors& norm) {
     const Tensor x = value(step.x);
     ops::group_norm(ctx, x, moments_of(x.shape()), norm.weight, norm.bias, {.groups = config.groups}, value(step.y));
   }
@@ -334,7 +334,7 @@ void Autoencoder::run(ops::Context& ctx, bool encodes, const Tensor& in, const T
         continue;
       }
       const Weights::Conv& conv = weights_->convs.at(step.weight);
-      pass.conv(step, conv.weight, conv.bias, step.norm.empty() ? Norm{} : weights_->norms.at(step.norm));
+      pass.conv(step, conv.weight, conv.bias, step.norm.empty() ? NormTensors{} : weights_->norms.at(step.norm));
     }
     exchange(ctx, Pin<float>(pass.outside), pout + b * out.dim(1) * pixels_out, pixels_out, out.dim(1), false);
   }

@@ -243,11 +243,9 @@ std::optional<automem::Plan> plan_automem(const config::Config& config, const Gr
       .fixed_bytes = fixed,
       .pool_bytes = std::min(fast - fixed, uses.total_bytes() + uses.tensors.size() * memory::kBlock),
       .tier_bytes = tier_capacities(m)};
-  int workers = 0;
-  for (const int n : place.cluster_sizes) workers += n;
   automem::Plan plan = automem::place_tensors(
       uses, m.automem == config::AutoMem::kPaper ? automem::Strategy::kPaper : automem::Strategy::kPlanned, capacity,
-      expected_machine(config, uses, samples, workers, place.copying));
+      expected_machine(config, uses, samples, place.workers(), place.copying));
   plan.copying = place.copying.why;
   plan.assumed = assumed_rates(plan, place.copying, m.simulate_bulk.has_value());
   return plan;

@@ -321,7 +321,7 @@ size_t temporary_bytes(nn::ModelPass& pass, const nn::ModelConfig& model, int64_
 MemoryPlan plan_memory(const config::Config& config, int world_size, nn::Model& model, const GradientPlan& gradients,
                        const RankPlace& place, const InputFacts& facts, const automem::Plan* automem) {
   const int ranks_on_node = place.ranks_on_node;
-  const int workers = std::accumulate(place.cluster_sizes.begin(), place.cluster_sizes.end(), 0);
+  const int workers = place.workers();
   const int replicas = gradients.replicas * gradients.groups;
   const int64_t micro_batch = config::micro_batch_of(config, replicas);
   nn::ModelPass pass(model, micro_batch, Mode::kTraining, pass_options(config));

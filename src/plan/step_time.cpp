@@ -328,12 +328,6 @@ WorkerRates rates_with(parallel::Team& team, DType precision) {
   return rates;
 }
 
-int workers_of(const RunPlan& plan) {
-  int workers = 0;
-  for (const int n : plan.place.cluster_sizes) workers += n;
-  return std::max(1, workers);
-}
-
 }  // namespace
 
 StepWork work_of(const RunPlan& plan) {
@@ -396,7 +390,7 @@ const WorkerRates& MachineRates::of(const RunPlan& plan) const {
 StepTime predict_step(const RunPlan& plan, const MachineRates& of_machine, const Loading& loading) {
   const StepWork work = work_of(plan);
   const WorkerRates& rates = of_machine.of(plan);
-  const double factor = rates.overhead / workers_of(plan), of_pass = factor * share_of_work(plan.config);
+  const double factor = rates.overhead / plan.place.workers(), of_pass = factor * share_of_work(plan.config);
   const double update_products_s =
       factor * rates.update_factor *
       (work.update_flop * rates.gemm_s + work.update_flop_per_width * rates.gemm_per_width_s);
@@ -410,7 +404,7 @@ StepTime predict_step(const RunPlan& plan, const MachineRates& of_machine, const
                 .update_products_s = update_products_s};
   const double threads = double(plan.config.data.loader_threads), loading_s = double(plan.samples) * loading.sample_s;
   if (loading.cores == 0)
-    time.loading_s = loading_s / std::min(threads, double(workers_of(plan)));
+    time.loading_s = loading_s / std::min(threads, double(plan.place.workers()));
   else
     time.loading_s = std::max(0.0, loading_s / std::min(threads, double(loading.cores)) - time.total_s());
   return time;
@@ -474,7 +468,7 @@ EvaluationPasses evaluation_passes(const RunPlan& plan) {
     of_sample = double(diffusion::model_times(*process, sampler).size()) * (sampler.cfg_scale != 1 ? 2 : 1);
   }
   const DistanceWork work = work_of_distance(c);
-  const int workers = std::accumulate(plan.place.cluster_sizes.begin(), plan.place.cluster_sizes.end(), 0);
+  const int workers = plan.place.workers();
   const double of_rank = work.of_rank + work.of_worker * double(workers);
   const double distance = (work.of_ranks + of_rank * double(plan.replicas)) / nn::forward_macs(c.model);
   return {.samples = of_sample * double(c.sample.num_images),

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/config/replicas.hpp"
@@ -77,10 +76,6 @@ class Queue {
   double free_s_[2] = {};  // memory of the node, wire
 };
 
-int workers_of(const RunPlan& plan) {
-  return std::max(1, std::accumulate(plan.place.cluster_sizes.begin(), plan.place.cluster_sizes.end(), 0));
-}
-
 /// Of the blocks, those whose forward pass runs twice.
 double share_of_recomputed_blocks(const config::Config& config) {
   const auto& of_blocks = config.train.recompute_of_blocks;
@@ -103,7 +98,7 @@ double weights_time(const RunPlan& plan, const WorkerRates& rates, const Cluster
   const double clusters = double(plan.place.cluster_sizes.size());
   const double width = plan.config.train.precision == DType::kBF16 ? 2 : 4;
   const double away_s = parameters * width * (clusters - 1) / clusters / platform.bytes_per_s(-1);
-  const double pass_s = parameters * rates.parameter_s * rates.overhead / kPassesOfUpdate / workers_of(plan);
+  const double pass_s = parameters * rates.parameter_s * rates.overhead / kPassesOfUpdate / plan.place.workers();
   return micro_batches * reads * away_s + (micro_batches - 1) * (reads * width / 4 + kAdds) * pass_s;
 }
 

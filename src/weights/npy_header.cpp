@@ -11,7 +11,7 @@
 namespace ditrain::weights {
 namespace {
 
-constexpr size_t kMaxDimensions = 32;  // numpy's own limit before version 2
+constexpr size_t kMaxArrayDimensions = 32;  // numpy's own limit before version 2
 
 // {'descr': '<f8', 'fortran_order': False, 'shape': (3, 5), } with the keys in any order and spaces anywhere.
 class DictionaryParser {
@@ -101,7 +101,7 @@ class DictionaryParser {
   void read_shape() {
     expect('(');
     while (!accept(')')) {
-      if (header_.shape.size() == kMaxDimensions) fail("there are too many dimensions");
+      if (header_.shape.size() == kMaxArrayDimensions) fail("there are too many dimensions");
       header_.shape.push_back(dimension());
       if (!accept(',')) {
         expect(')');

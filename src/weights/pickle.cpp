@@ -39,7 +39,7 @@ constexpr AllowedGlobal kAllowed[] = {
     {"torch.BoolStorage", PickleGlobal::kStorage, "bool", 1},
 };
 
-constexpr size_t kMaxDimensions = 64;
+constexpr size_t kMaxTensorDimensions = 64;
 constexpr size_t kMaxPickleItems = size_t{8} << 20;
 
 class Machine {
@@ -217,7 +217,7 @@ class Machine {
   }
 
   std::vector<int64_t> integers(const PickleValue& tuple) {
-    if (tuple.items.size() > kMaxDimensions) fail("the pickle describes a tensor of too many dimensions");
+    if (tuple.items.size() > kMaxTensorDimensions) fail("the pickle describes a tensor of too many dimensions");
     count_items(tuple.items.size());
     std::vector<int64_t> numbers;
     for (size_t i = 0; i < tuple.items.size(); ++i)

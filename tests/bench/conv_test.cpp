@@ -12,13 +12,13 @@ using namespace ditrain::bench;
 using Json = nlohmann::json;
 
 namespace {
-ConvShape tiny() { return {"tiny", "3x3", 2, 8, 5, 16, ops::Conv2d::same(3)}; }
+ConvShape tiny_conv() { return {"tiny", "3x3", 2, 8, 5, 16, ops::Conv2d::same(3)}; }
 }  // namespace
 
 TEST_CASE("conv: a row has kernel, channels and share, in both precisions") {
   for (const DType type : {DType::kF32, DType::kBF16}) {
     Harness harness(2, Effort::quick());
-    harness.add(measure_conv(harness, tiny(), type, nullptr));
+    harness.add(measure_conv(harness, tiny_conv(), type, nullptr));
     const Json row = Json::parse(to_json(harness.report())).at("rows").at(0);
     CHECK(row.at("name") == "tiny 3x3");
     CHECK(row.at("dtype") == dtype_name(type));
@@ -28,7 +28,7 @@ TEST_CASE("conv: a row has kernel, channels and share, in both precisions") {
     CHECK(row.at("share").get<double>() > 0);
     CHECK_FALSE(row.contains("peers"));
   }
-  CHECK(tiny().flop() == 2.0 * 2 * 8 * 16 * (8 * 3 - 2) * 3 * 5);  // two lines of padding are left out
+  CHECK(tiny_conv().flop() == 2.0 * 2 * 8 * 16 * (8 * 3 - 2) * 3 * 5);  // two lines of padding are left out
 }
 
 TEST_CASE("conv: oneDNN, where it is installed, stands beside ours") {
@@ -36,7 +36,7 @@ TEST_CASE("conv: oneDNN, where it is installed, stands beside ours") {
   const std::unique_ptr<Peer> peer = load_peer(Library::kOneDnn, harness);
   if (peer == nullptr) SKIP(harness.report().notes.back());
   for (const int64_t stride : {1, 2}) {
-    ConvShape shape = tiny();
+    ConvShape shape = tiny_conv();
     shape.conv.stride_h = shape.conv.stride_w = stride;
     const Row row = measure_conv(harness, shape, DType::kF32, peer.get());
     REQUIRE(row.peers.size() == 1);

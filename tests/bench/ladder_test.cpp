@@ -18,7 +18,7 @@ using Json = nlohmann::json;
 
 namespace {
 
-LadderBench tiny() {
+LadderBench tiny_ladder() {
   return {.models = {"custom"},
           .batch = 1,
           .sets = {"model.hidden_size=32", "model.depth=1", "model.num_heads=2", "model.patch_size=8"}};
@@ -48,7 +48,7 @@ TEST_CASE("ladder: every rung is a row, or a note that says why it is left out")
   const bool tuned = GENERATE(false, true);
   Harness harness(1, Effort::quick());
   if (tuned) tuning.write(plan::derived_blocking(harness.placement().topology));
-  bench_ladder(harness, tiny());
+  bench_ladder(harness, tiny_ladder());
   const Json j = Json::parse(to_json(harness.report()));
   int left_out = 0;
   for (const std::string& note : harness.report().notes) left_out += note.find(": left out; ") != std::string::npos;
@@ -78,7 +78,7 @@ TEST_CASE("ladder: keys in which rungs differ are refused") {
   Harness harness(1, Effort::quick());
   for (const Rung& rung : ladder_rungs())
     for (const std::string& set : rung.sets) {
-      LadderBench bench = tiny();
+      LadderBench bench = tiny_ladder();
       bench.sets.push_back(set);
       CHECK_THROWS_WITH(bench_ladder(harness, bench), Contains(set.substr(0, set.find('=')) + " is not measured here"));
     }
@@ -86,14 +86,14 @@ TEST_CASE("ladder: keys in which rungs differ are refused") {
 
 TEST_CASE("ladder: a key that is not there is named") {
   Harness harness(1, Effort::quick());
-  LadderBench bench = tiny();
+  LadderBench bench = tiny_ladder();
   bench.sets.push_back("model.depht=3");
   CHECK_THROWS_WITH(bench_ladder(harness, bench), Contains("model.depht"));
 }
 
 TEST_CASE("ladder: refused rungs are left out with the reason, and all refused is an error") {
   Harness harness(1, Effort::quick());
-  LadderBench bench = tiny();
+  LadderBench bench = tiny_ladder();
   bench.sets.push_back("model.num_heads=3");
   CHECK_THROWS_AS(bench_ladder(harness, bench), InputError);
   CHECK(harness.report().rows.empty());
@@ -102,7 +102,7 @@ TEST_CASE("ladder: refused rungs are left out with the reason, and all refused i
 
 TEST_CASE("ladder: reference loops that would take minutes are left out") {
   Harness harness(1, Effort::quick());
-  LadderBench bench = tiny();
+  LadderBench bench = tiny_ladder();
   bench.models = {"XL"};
   bench.sets = {"model.input_size=31"};  // no multiple of the patch: all other rungs are refused before they start
   CHECK_THROWS_AS(bench_ladder(harness, bench), InputError);

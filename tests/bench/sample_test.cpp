@@ -10,7 +10,7 @@ using namespace ditrain::bench;
 
 namespace {
 
-SampleBench tiny() {
+SampleBench tiny_sample() {
   return {.model = "custom",
           .batches = {1, 3},
           .sets = {"model.hidden_size=32", "model.depth=2", "model.num_heads=2", "model.patch_size=8"}};
@@ -19,7 +19,7 @@ SampleBench tiny() {
 }  // namespace
 
 TEST_CASE("sample: one row per batch size, whose times add up") {
-  SampleBench bench = tiny();
+  SampleBench bench = tiny_sample();
   bench.precision = GENERATE(DType::kF32, DType::kBF16);
   Harness harness(2, Effort::quick());
   bench_sampling(harness, bench);
@@ -48,7 +48,7 @@ TEST_CASE("sample: one row per batch size, whose times add up") {
 TEST_CASE("sample: what the bench decides itself is refused") {
   Harness harness(1, Effort::quick());
   for (const std::string key : {"sample.steps", "sample.cfg_scale", "sample.guide", "train.global_batch"}) {
-    SampleBench bench = tiny();
+    SampleBench bench = tiny_sample();
     bench.sets.push_back(key + "=2");
     CHECK_THROWS_WITH(bench_sampling(harness, bench), Catch::Contains(key + " is not measured here"));
   }
@@ -56,7 +56,7 @@ TEST_CASE("sample: what the bench decides itself is refused") {
 
 TEST_CASE("sample: a model that cannot be guided is refused") {
   Harness harness(1, Effort::quick());
-  SampleBench bench = tiny();
+  SampleBench bench = tiny_sample();
   bench.sets.push_back("model.class_dropout=0");
   CHECK_THROWS_AS(bench_sampling(harness, bench), InputError);
 }

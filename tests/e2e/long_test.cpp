@@ -9,7 +9,7 @@ using namespace ditrain::e2e;
 
 namespace {
 
-constexpr int64_t kSteps = 1000;
+constexpr int64_t kLongSteps = 1000;
 constexpr size_t kWindow = 100;
 const RunOptions kPatient{.timeout_s = 1500};
 
@@ -19,7 +19,7 @@ TEST_CASE("long: 1,000 steps of a small model of noise in bf16 follow those in f
   const TemporaryFolder scratch;
   // The rate of the paper: the quick start's own is 30 times that, and two f32 runs would not stay together either.
   const Args settings =
-      sets({"train.steps=" + std::to_string(kSteps), "optimizer.lr=1e-4", "sample.every_steps=0",
+      sets({"train.steps=" + std::to_string(kLongSteps), "optimizer.lr=1e-4", "sample.every_steps=0",
             "optimizer.schedule=constant", "optimizer.betas=[0.9,0.999]", "eval.every_steps=0", "model.depth=4",
             "model.patch_size=4", "model.patch_overlap=0", "model.learn_sigma=true", "diffusion.process=ddpm",
             "diffusion.prediction=epsilon", "diffusion.schedule=squaredcos_cap_v2", "diffusion.time=uniform",
@@ -44,9 +44,9 @@ TEST_CASE("long: 1,000 steps follow those with sums in f64 and those with other 
   // differently, too.
   RunOptions baseline = kPatient;
   baseline.environment = {"DITRAIN_ISA=baseline"};
-  REQUIRE_EXIT(run(tiny_ditrain(scratch / "own", kSteps), kPatient), 0);
-  REQUIRE_EXIT(run(tiny_ditrain(scratch / "f64 products", kSteps, sets({"kernels.gemm=ref"})), kPatient), 0);
-  REQUIRE_EXIT(run(tiny_ditrain(scratch / "baseline", kSteps), baseline), 0);
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "own", kLongSteps), kPatient), 0);
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "f64 products", kLongSteps, sets({"kernels.gemm=ref"})), kPatient), 0);
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "baseline", kLongSteps), baseline), 0);
   const std::vector<double> own = smoothed_loss(scratch / "own", kWindow), steps = smoothed_loss(scratch / "own", 1);
   CHECK(own.back() < 0.5 * steps.front());  // it has learnt something
   for (const std::string other : {"f64 products", "baseline"}) {

@@ -48,7 +48,7 @@ double relative_difference(const std::vector<float>& a, const std::vector<float>
 
 constexpr double kMostErrorOfBf16 = 0.02;  // as the guide "Evaluate" says
 
-std::string problem(const std::string& path) {
+std::string problem_of(const std::string& path) {
   return message_of([&] { load_inception(path); }, "");
 }
 
@@ -146,16 +146,16 @@ TEST_CASE("weight files of other networks are refused by name") {
   };
   const std::string path = folder / "w.safetensors";
   test::write_inception_weights(path, markers, {"AuxLogits.conv0.conv.weight"});
-  CHECK_THAT(problem(path), Contains("torchvision's Inception") && Contains("AuxLogits"));
+  CHECK_THAT(problem_of(path), Contains("torchvision's Inception") && Contains("AuxLogits"));
   test::write_inception_weights(path, [&](const std::string& name) { return markers(name) || name == "fc.weight"; }, {},
                                 {1000, 2});
-  CHECK_THAT(problem(path), Contains("torchvision's Inception") && Contains("1000 classes"));
+  CHECK_THAT(problem_of(path), Contains("torchvision's Inception") && Contains("1000 classes"));
   test::write_inception_weights(path, markers);
-  CHECK_THAT(problem(path), Contains("a weight of the FID Inception is missing"));
+  CHECK_THAT(problem_of(path), Contains("a weight of the FID Inception is missing"));
   test::write_inception_weights(path, [](const std::string&) { return false; }, {"blocks.0.attn.qkv.weight"});
-  CHECK_THAT(problem(path), Contains("not the weights of the FID Inception") && Contains("blocks.0"));
+  CHECK_THAT(problem_of(path), Contains("not the weights of the FID Inception") && Contains("blocks.0"));
   std::ofstream(folder / "text.pth") << "no weights at all";
-  CHECK_THAT(problem(folder / "text.pth"), Contains("not a weight file"));
+  CHECK_THAT(problem_of(folder / "text.pth"), Contains("not a weight file"));
 }
 
 TEST_CASE("tiles are compared in composites of bands by name: order and type of the bands change nothing") {

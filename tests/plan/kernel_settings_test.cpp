@@ -65,7 +65,7 @@ std::string applied(const std::string& tuned) {
   return applied(config, crew.ctx);
 }
 
-std::string refusal(const std::string& tuned) {
+std::string refusal_of_tuning(const std::string& tuned) {
   return message_of([&] { applied(tuned); });
 }
 
@@ -163,14 +163,14 @@ TEST_CASE(
   plan::write_tuning(t, path);
   CHECK_THAT(applied("auto"), Contains(kDerived + " (" + path + wrong + ")"));
   CHECK(blocks_are(kDerivedRows, kDerivedCols));
-  CHECK(refusal(path) ==
+  CHECK(refusal_of_tuning(path) ==
         "[tuning] " + path + wrong + "; try ditbench tune, which writes such a file, or --set kernels.tuned=off");
 }
 
 TEST_CASE("what is no tuning file is refused with its name and the program that writes one") {
   const Sandbox box;
   const std::string path = box / "tuning.json";
-  const auto message = [&](const std::string& text) { return refusal(box.write(text)); };
+  const auto message = [&](const std::string& text) { return refusal_of_tuning(box.write(text)); };
   const std::string here = R"({"cpu": "x", "isa": "y", "derived": {"block_rows": 1, "block_cols": 1}, "gemm": )";
   for (const std::string& text :
        {std::string(), std::string("{"), std::string("[1, 2]"), std::string("7"), std::string("{}"),
@@ -193,12 +193,13 @@ TEST_CASE("what is no tuning file is refused with its name and the program that 
              Contains(path + " does not say for which caches it was made"));
   for (const std::string& absent : {box / "absent.json", box / ""}) {
     INFO(absent);
-    CHECK_THAT(refusal(absent), Catch::StartsWith("[tuning] ") && Contains(absent) && Contains("try ditbench tune"));
+    CHECK_THAT(refusal_of_tuning(absent),
+               Catch::StartsWith("[tuning] ") && Contains(absent) && Contains("try ditbench tune"));
   }
   // A damaged default file is an error too, not a reason to go on silently without it.
   fs::create_directories(fs::path(plan::default_tuning_path()).parent_path());
   std::ofstream(plan::default_tuning_path()) << "{";
-  CHECK_THAT(refusal("auto"), Contains(plan::default_tuning_path()) && Contains("try ditbench tune"));
+  CHECK_THAT(refusal_of_tuning("auto"), Contains(plan::default_tuning_path()) && Contains("try ditbench tune"));
 }
 
 TEST_CASE("kernels.gemm and kernels.fuse decide what computes the products") {

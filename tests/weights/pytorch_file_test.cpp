@@ -19,7 +19,7 @@ using nlohmann::json;
 
 namespace {
 
-const std::string kFolder = std::string(DITRAIN_GOLDEN_DIR) + "/pt_files/";
+const std::string kPyTorchFolder = std::string(DITRAIN_GOLDEN_DIR) + "/pt_files/";
 
 std::string file_of(const std::string& pickle, const std::vector<ZipPart>& more = {}) {
   std::vector<ZipPart> parts = {stored("f/data.pkl", pickle)};
@@ -36,7 +36,7 @@ std::vector<float> as_floats(const PytorchFile& file, const PytorchTensor& t) {
   return values;
 }
 
-void check_refused(const std::string& file, const std::string& message) {
+void check_file_refused(const std::string& file, const std::string& message) {
   INFO(message);
   const auto open = [&] {
     const PytorchFile opened("f.pt", file);
@@ -49,14 +49,14 @@ void check_refused(const std::string& file, const std::string& message) {
 }  // namespace
 
 TEST_CASE("files that PyTorch wrote give the same tensors, and hostile ones are refused") {
-  const json expected = json::parse(get_file(kFolder + "expected.json"));
+  const json expected = json::parse(get_file(kPyTorchFolder + "expected.json"));
   int loaded = 0, refused = 0;
   for (const auto& [name, file] : expected.at("files").items()) {
     CAPTURE(name, file.at("why"));
     const std::string expect = file.at("expect");
     std::vector<ListedWeight> list;
     try {
-      list = list_weights(kFolder + name);
+      list = list_weights(kPyTorchFolder + name);
     } catch (const InputError&) {
       CHECK(expect != "load");
       ++refused;
@@ -81,7 +81,7 @@ TEST_CASE("files that PyTorch wrote give the same tensors, and hostile ones are 
 }
 
 TEST_CASE("every global that is not data is refused by its name") {
-  const std::string system = kFolder + "hostile/";
+  const std::string system = kPyTorchFolder + "hostile/";
   CHECK_THROWS_WITH(PytorchFile(system + "os_system.pt"),
                     Contains("os_system.pt] the file asks for the global 'os.system'"));
   CHECK_THROWS_WITH(PytorchFile(system + "posix_system.pt"), Contains("'posix.system'"));
@@ -91,12 +91,12 @@ TEST_CASE("every global that is not data is refused by its name") {
   CHECK_THROWS_WITH(PytorchFile(system + "stack_global.pt"), Contains("'os.system'"));
   CHECK_THROWS_WITH(PytorchFile(system + "build.pt"), Contains("'os.system'"));
   CHECK_THROWS_WITH(PytorchFile(system + "legacy_os_system.pt"), Contains("'os.system'"));
-  CHECK_THROWS_WITH(PytorchFile(kFolder + "numpy_scalar.pt"), Contains("'numpy._core.multiarray.scalar'"));
+  CHECK_THROWS_WITH(PytorchFile(kPyTorchFolder + "numpy_scalar.pt"), Contains("'numpy._core.multiarray.scalar'"));
 }
 
 TEST_CASE("the numbers and texts of a training checkpoint are there, the Namespace included") {
   for (const char* name : {"train.pt", "train_legacy.pt"}) {
-    const PytorchFile file(kFolder + name);
+    const PytorchFile file(kPyTorchFolder + name);
     REQUIRE(file.find("ema/x_embedder.proj.weight") != nullptr);
     CHECK(file.find("ema/x_embedder.proj.weight")->shape == std::vector<int64_t>{16, 3, 2, 2});
     CHECK(file.find("x_embedder.proj.weight") == nullptr);
@@ -105,7 +105,7 @@ TEST_CASE("the numbers and texts of a training checkpoint are there, the Namespa
     CHECK(!file.scalar("args"));
     CHECK(!file.scalar("args/num_classes/more"));
   }
-  const PytorchFile lightning(kFolder + "lightning.pt");
+  const PytorchFile lightning(kPyTorchFolder + "lightning.pt");
   CHECK(lightning.tensors().size() == 22);
 }
 
@@ -134,7 +134,7 @@ TEST_CASE("tensors are views of storages: strides, offsets, sharing, byte order"
 TEST_CASE("tensors that do not fit their storage are refused") {
   const ZipPart six = floats({0, 1, 2, 3, 4, 5});
   const auto refused = [&](const std::string& tensor, const char* message) {
-    check_refused(file_of("\x80\x02" + tensor + ".", {six}), message);
+    check_file_refused(file_of("\x80\x02" + tensor + ".", {six}), message);
   };
   refused(tensor_op({7}, {1}, 0, 6), "reaches behind its storage of 6 elements; got 7");
   refused(tensor_op({6}, {1}, 1, 6), "reaches behind its storage");
@@ -147,17 +147,19 @@ TEST_CASE("tensors that do not fit their storage are refused") {
   refused(tensor_op({1 << 20, 1 << 10}, {0, 0}, 0, 6), "repeats the 24 bytes of its storage");
   refused(tensor_op({5}, {1}, 0, 5), "has a storage of 5 elements of float32; got 24 bytes in the file");
   refused(tensor_op({7}, {1}, 0, 7), "has a storage of 7 elements");
-  check_refused(file_of("\x80\x02" + tensor_op({6}, {1}, 0, 6) + "."), "storage '0' is not in the file");
+  check_file_refused(file_of("\x80\x02" + tensor_op({6}, {1}, 0, 6) + "."), "storage '0' is not in the file");
   ZipPart damaged = six;
   damaged.packed[5] ^= 1;
-  check_refused(file_of("\x80\x02" + tensor_op({6}, {1}, 0, 6) + ".", {damaged}), "its checksum does not fit");
+  check_file_refused(file_of("\x80\x02" + tensor_op({6}, {1}, 0, 6) + ".", {damaged}), "its checksum does not fit");
   const ZipPart bomb = packed("f/data/0", std::string(size_t{300} << 20, '\0'));
-  check_refused(file_of("\x80\x02" + tensor_op({300 << 18}, {1}, 0, 300 << 18) + ".", {bomb}), "is too large");
-  check_refused(file_of("\x80\x02" + tensor_op({6}, {1}, 0, 6) + ".", {bomb}), "has a storage of 6 elements");
+  check_file_refused(file_of("\x80\x02" + tensor_op({300 << 18}, {1}, 0, 300 << 18) + ".", {bomb}), "is too large");
+  check_file_refused(file_of("\x80\x02" + tensor_op({6}, {1}, 0, 6) + ".", {bomb}), "has a storage of 6 elements");
 }
 
 TEST_CASE("the pickle's machine refuses what is broken, and what grows without end") {
-  const auto refused = [](const std::string& pickle, const char* message) { check_refused(file_of(pickle), message); };
+  const auto refused = [](const std::string& pickle, const char* message) {
+    check_file_refused(file_of(pickle), message);
+  };
   refused("", "the pickle is empty");
   refused("\x80\x02", "the pickle is cut off");
   refused("\x80\x09N.", "unknown protocol");
@@ -212,7 +214,7 @@ TEST_CASE("the pickle's machine refuses what is broken, and what grows without e
 
   const std::string tensor = tensor_op({6}, {1}, 0, 6);
   const auto refused_with_tensor = [&](const std::string& pickle, const char* message) {
-    check_refused(file_of(pickle, {floats({0, 1, 2, 3, 4, 5})}), message);
+    check_file_refused(file_of(pickle, {floats({0, 1, 2, 3, 4, 5})}), message);
   };
   refused_with_tensor("}(" + string_op("1") + tensor + int_op(1) + tensor + "u.", "two tensors have the name '1'");
   refused_with_tensor("}(" + string_op(std::string(5000, 'x')) + tensor + "u.", "a name is longer than 4096 bytes");
@@ -229,21 +231,21 @@ TEST_CASE("tensors that take turns with packed storages are refused before they 
   const std::string few = file(20);
   const PytorchFile opened("f.pt", few);
   for (const PytorchTensor& t : opened.tensors()) CHECK(as_floats(opened, t) == std::vector<float>{0});
-  check_refused(file(64), "take turns with packed storages");
+  check_file_refused(file(64), "take turns with packed storages");
 }
 
 TEST_CASE("zips that are something else are told apart") {
-  check_refused(make_zip({stored("f/other", "x")}), "the zip has no NAME/data.pkl");
-  check_refused(make_zip({stored("a/data.pkl", "N."), stored("b/data.pkl", "N.")}), "several data.pkl");
-  check_refused(make_zip({stored("a/data.pkl", "N."), stored("a/code/x.py", "1")}), "a TorchScript archive");
-  check_refused("\x80\x02N.", "a pickle, but not one of torch.save");
-  check_refused("hello", "not a file of PyTorch");
+  check_file_refused(make_zip({stored("f/other", "x")}), "the zip has no NAME/data.pkl");
+  check_file_refused(make_zip({stored("a/data.pkl", "N."), stored("b/data.pkl", "N.")}), "several data.pkl");
+  check_file_refused(make_zip({stored("a/data.pkl", "N."), stored("a/code/x.py", "1")}), "a TorchScript archive");
+  check_file_refused("\x80\x02N.", "a pickle, but not one of torch.save");
+  check_file_refused("hello", "not a file of PyTorch");
 }
 
 TEST_CASE("a file of PyTorch that is cut or changed anywhere gives tensors or an InputError") {
   int64_t read_whole = 0, refused = 0;
   for (const char* name : {"tensor_only.pt", "hostile/storage_name.pt", "views_legacy.pt"}) {
-    const std::string whole = get_file(kFolder + name);
+    const std::string whole = get_file(kPyTorchFolder + name);
     for (size_t at = 0; at<whole.size(); at += whole.size()> 3000 ? 7 : 1) {
       std::string damaged = whole;
       damaged[at] = static_cast<char>(damaged[at] ^ (at % 2 == 0 ? 0xff : 0x04));

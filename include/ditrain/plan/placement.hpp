@@ -1,6 +1,7 @@
 // Where a rank computes: its threads, their cores, and notes for users on what to change.
 #pragma once
 #include <map>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -90,6 +91,9 @@ struct RankPlace {
   int rank = 0;                                              ///< among the ranks that share the optimiser state
   automem::Copying copying = {};                             ///< between tiers in memory
   std::optional<int64_t> recompute_degree = {};              ///< see agreed_recompute_degree(); unset: what fits
+
+  /// Workers of all clusters.
+  int workers() const { return std::accumulate(cluster_sizes.begin(), cluster_sizes.end(), 0); }
 };
 RankPlace place_of(const Placement& placement, int ranks_on_node);
 
