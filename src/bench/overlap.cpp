@@ -26,9 +26,9 @@ std::vector<int> free_pus(const plan::Placement& p) {
 }
 
 /// One model, and several ways to make a step of it.
-class Meter {
+class OverlapMeter {
  public:
-  Meter(Harness& harness, dist::Communicator& comm, const OverlapBench& bench)
+  OverlapMeter(Harness& harness, dist::Communicator& comm, const OverlapBench& bench)
       : harness_(harness),
         comm_(comm),
         alone_(dist::make_null_communicator()),
@@ -153,7 +153,7 @@ class Meter {
 void bench_overlap(Harness& harness, dist::Communicator& comm, const OverlapBench& bench) {
   if (comm.world_size() == 1)
     refuse("ditbench", "comm needs several ranks", "", "", "mpirun -np 2 ditbench comm --model " + bench.model);
-  Meter(harness, comm, bench).measure();
+  OverlapMeter(harness, comm, bench).measure();
 }
 
 }  // namespace ditrain::bench

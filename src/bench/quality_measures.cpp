@@ -94,9 +94,9 @@ double border_ratio(const LabelledImages& images, int64_t patch) {
 QualityMeter::QualityMeter(ops::Context& ctx, Setup setup) : ctx_(ctx), setup_(std::move(setup)) {
   const LabelledImages& held_out = setup_.held_out;
   if (held_out.size() < 4)
-    ditrain::refuse("ditbench", "too few images are held out to compare with", std::to_string(held_out.size()),
-                    "at least 4, and as many as samples are drawn",
-                    "more images, or a larger share of them: --set data.hold_out=0.5");
+    refuse("ditbench", "too few images are held out to compare with", std::to_string(held_out.size()),
+           "at least 4, and as many as samples are drawn",
+           "more images, or a larger share of them: --set data.hold_out=0.5");
   const int64_t half = held_out.size() / 2;
   training_ = means_of(setup_.training, kNearestParts);
   held_out_half_ = means_of(part_of(held_out, 0, half), kNearestParts);

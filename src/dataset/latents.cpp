@@ -23,8 +23,6 @@
 namespace ditrain::dataset {
 namespace {
 
-constexpr int64_t kMaxClasses = int64_t{1} << 24;  // a label beyond it is garbage, and would size a table of the model
-
 struct Shard {
   weights::SafetensorsFile file;
   int64_t first;  // number of its first sample

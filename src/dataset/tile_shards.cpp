@@ -25,8 +25,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr int64_t kMaxClasses = int64_t{1} << 24;
-
 json list_of(const weights::SafetensorsFile& file, const char* key, size_t entries) {
   const auto found = file.metadata().find(key);
   if (found == file.metadata().end()) return json();

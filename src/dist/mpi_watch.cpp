@@ -7,8 +7,8 @@
 namespace ditrain::dist {
 namespace {
 
-constexpr int kQuestion = 1, kAnswer = 2;  // tags
-constexpr double kLookEvery_s = 0.2;       // short against the patience of who asks
+constexpr int kQuestion = 1, kReply = 2;  // tags
+constexpr double kLookEvery_s = 0.2;      // short against the patience of who asks
 
 }  // namespace
 
@@ -46,7 +46,7 @@ PollResult MpiWatch::advance() {
 
 void MpiWatch::answer(int rank) {
   Answer& next = answers_.emplace_back(Answer{message(counts_->now())});
-  MPI_Isend(&next.message, int(sizeof(Message)), MPI_BYTE, rank, kAnswer, ranks_.get(), &next.request);
+  MPI_Isend(&next.message, int(sizeof(Message)), MPI_BYTE, rank, kReply, ranks_.get(), &next.request);
   listen();
 }
 
@@ -68,7 +68,7 @@ std::vector<Arrivals> MpiWatch::ask(double patience_s) {
   session_.run([&] {
     for (int rank = 0; rank < ranks; ++rank) {
       if (rank == self) continue;
-      MPI_Irecv(&all->answers[size_t(rank)], int(sizeof(Message)), MPI_BYTE, rank, kAnswer, ranks_.get(),
+      MPI_Irecv(&all->answers[size_t(rank)], int(sizeof(Message)), MPI_BYTE, rank, kReply, ranks_.get(),
                 &all->requests[size_t(rank)]);
       MPI_Isend(nullptr, 0, MPI_BYTE, rank, kQuestion, ranks_.get(), &all->requests[size_t(ranks + rank)]);
     }

@@ -8,7 +8,7 @@
 namespace ditrain::nn {
 namespace {
 
-constexpr const char* kWhere = "inception";
+constexpr const char* kInception = "inception";
 constexpr double kEpsilon = 1e-3;  // of all its BatchNorms
 
 Shape shape_of(const InceptionConv& c, size_t i) { return {c.outputs[i], c.inputs, c.conv.kernel_h, c.conv.kernel_w}; }
@@ -106,8 +106,8 @@ double Inception::macs() const { return plan_->macs; }
 
 void Inception::run(ops::Context& ctx, const Tensor& images, const Outputs& out, const Observer& observer) {
   const int64_t B = images.shape().empty() ? 0 : images.dim(0);
-  ops::expect_shape(kWhere, "images", images, {B, 3, kInceptionSide, kInceptionSide});
-  ops::expect_shape(kWhere, "features", out.features, {B, kInceptionFeatures});
+  ops::expect_shape(kInception, "images", images, {B, 3, kInceptionSide, kInceptionSide});
+  ops::expect_shape(kInception, "features", out.features, {B, kInceptionFeatures});
   if (B == 0) return;
   if (!block_.defined() || block_.size() < B * plan_->elements)
     block_ = {}, block_ = Tensor({B * plan_->elements}, type_);
@@ -135,7 +135,7 @@ void Inception::run(ops::Context& ctx, const Tensor& images, const Outputs& out,
   ops::mean_over_pixels(ctx, view(plan_->features), out.features);
   if (out.spatial.defined()) {
     const ops::ChannelView spatial = view(plan_->spatial);
-    ops::expect_shape(kWhere, "spatial features", out.spatial, spatial.shape());
+    ops::expect_shape(kInception, "spatial features", out.spatial, spatial.shape());
     gather(ctx, spatial, Pin<float>(out.spatial));
   }
   if (out.logits.defined())

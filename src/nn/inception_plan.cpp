@@ -12,9 +12,9 @@ struct Branch {
   int64_t outputs;
 };
 
-class Builder {
+class InceptionBuilder {
  public:
-  Builder() { now_ = plan.input = add_value(kInceptionSide, 3); }
+  InceptionBuilder() { now_ = plan.input = add_value(kInceptionSide, 3); }
 
   const InceptionView& now() const { return now_; }
   int64_t side(const InceptionView& v) const { return plan.values[size_t(v.value)].side; }
@@ -84,13 +84,13 @@ constexpr ops::Pool kMaximum{.kind = ops::Pool::Kind::kMax, .size = 3, .stride =
 struct Sides {
   InceptionView inner, given;
 };
-Sides make_sides(Builder& b, int64_t side, int64_t inner, int64_t given) {
+Sides make_sides(InceptionBuilder& b, int64_t side, int64_t inner, int64_t given) {
   const InceptionView all = b.add_value(side, inner + given);
   return {all.part(0, inner), all.part(inner, given)};
 }
 
 // 5b, 5c, 5d: 1x1; 5x5; two 3x3; average and 1x1.
-void block_a(Builder& b, const std::string& name, int64_t pooled) {
+void block_a(InceptionBuilder& b, const std::string& name, int64_t pooled) {
   const InceptionView x = b.now();
   const auto [inner, y] = make_sides(b, b.side(x), 48 + 64, 224 + pooled);
   b.joined(name, {{"branch5x5_1", 48}, {"branch3x3dbl_1", 64}, {"branch1x1", 64}}, x, {y.value, 0, 48 + 64 + 64});
@@ -102,7 +102,7 @@ void block_a(Builder& b, const std::string& name, int64_t pooled) {
 }
 
 // 6a: to half the side.
-void block_b(Builder& b, const std::string& name) {
+void block_b(InceptionBuilder& b, const std::string& name) {
   const InceptionView x = b.now(), y = b.add_value((b.side(x) - 3) / 2 + 1, 384 + 96 + x.count);
   b.conv(name + ".branch3x3", x, y.part(0, 384), valid(3, 2));
   InceptionView t = b.conv(name + ".branch3x3dbl_1", x, 64, {});
@@ -113,7 +113,7 @@ void block_b(Builder& b, const std::string& name) {
 }
 
 // 6b to 6e: 1x1; 7x7 as 1x7 and 7x1; the same twice; average and 1x1. n: channels inside the branches.
-void block_c(Builder& b, const std::string& name, int64_t n) {
+void block_c(InceptionBuilder& b, const std::string& name, int64_t n) {
   const InceptionView x = b.now();
   const auto [inner, y] = make_sides(b, b.side(x), 2 * n, 768);
   b.joined(name, {{"branch7x7_1", n}, {"branch7x7dbl_1", n}, {"branch1x1", 192}}, x, {y.value, 0, 2 * n + 192});
@@ -128,7 +128,7 @@ void block_c(Builder& b, const std::string& name, int64_t n) {
 }
 
 // 7a: to half the side.
-void block_d(Builder& b, const std::string& name) {
+void block_d(InceptionBuilder& b, const std::string& name) {
   const InceptionView x = b.now(), inner = b.add_value(b.side(x), 2 * 192);
   const InceptionView y = b.add_value((b.side(x) - 3) / 2 + 1, 320 + 192 + x.count);
   b.joined(name, {{"branch3x3_1", 192}, {"branch7x7x3_1", 192}}, x, inner);
@@ -141,7 +141,7 @@ void block_d(Builder& b, const std::string& name) {
 }
 
 // 7b, 7c: 1x1; 3x3 as 1x3 beside 3x1; 3x3 and the same; a pool and 1x1.
-void block_e(Builder& b, const std::string& name, const ops::Pool& pool) {
+void block_e(InceptionBuilder& b, const std::string& name, const ops::Pool& pool) {
   const InceptionView x = b.now();
   const auto [inner, y] = make_sides(b, b.side(x), 384 + 448, 2048);
   b.joined(name, {{"branch3x3_1", 384}, {"branch3x3dbl_1", 448}, {"branch1x1", 320}}, x, {y.value, 0, 384 + 448 + 320});
@@ -157,7 +157,7 @@ void block_e(Builder& b, const std::string& name, const ops::Pool& pool) {
 }  // namespace
 
 InceptionPlan plan_inception() {
-  Builder b;
+  InceptionBuilder b;
   const auto conv = [&](const std::string& name, int64_t outputs, const ops::Conv2d& c) {
     b.finish(name, b.conv(name, b.now(), outputs, c));
   };

@@ -26,6 +26,9 @@
 
 namespace ditrain::dataset {
 
+/// Labels in files are smaller: one beyond is garbage, and would size a table of the model.
+inline constexpr int64_t kMaxClasses = int64_t{1} << 24;
+
 /// The shape of one sample as the model reads it: f32 [channels, height, width].
 struct SampleShape {
   int64_t channels = 3, height = 32, width = 32;
