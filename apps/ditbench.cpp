@@ -74,6 +74,10 @@ config::CommandLine make_command_line(const std::vector<config::Command>& benche
         "a YAML file whose keys replace those of --config, compared up to M minutes (quality; default: all)", "", true},
        {"against", "NAME,...", "recipes that all others are compared with (quality; default: --config itself)"},
        {"minutes", "M,...", "CPU minutes of training after which recipes are compared (quality)", "1,2,4"},
+       {"equal-steps", "",
+        "recipes that come now train for as many steps as --config's, whatever these take: for recipes whose steps "
+        "cost "
+        "the same (quality)"},
        {"seeds", "N", "runs of each recipe (quality)", "3"},
        {"first-seed", "K", "seeds are K, K + 1, ... (quality)", "0"},
        {"samples", "N", "images that are drawn of each run (quality)", "1000"},
@@ -367,6 +371,7 @@ void run_quality(const config::CommandLine& line, bench::Harness& harness, dist:
                               .samples = line.get_int("samples", 2, 1 << 20),
                               .evaluations = line.get_int("evaluations", 1, 10000),
                               .out = line.get_path("out"),
+                              .equal_steps = line.has("equal-steps"),
                               .quick = line.has("quick")};
   if (line.has("against")) quality.against = words(line, "against");
   for (const std::string& recipe : line.get_all("recipe")) quality.recipes.push_back(recipe_of(recipe));
@@ -468,7 +473,7 @@ constexpr Bench kBenches[] = {
     {"sample", run_sample, "model batch precision set"},
     {"data", run_data, kFlagsOfSteps},
     {"quality", run_quality,
-     "model batch precision set config recipe against minutes seeds first-seed samples evaluations out"},
+     "model batch precision set config recipe against minutes equal-steps seeds first-seed samples evaluations out"},
     {"scale", run_scale,
      "model batch precision recompute set platform nodes global-batch strategies ways outer-every shares recording "
      "jitter slow busy message-us seed rounds every-die"},

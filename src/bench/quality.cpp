@@ -372,14 +372,21 @@ bool QualityMeterOfRecipes::train(const config::Config& config, const std::strin
 }
 
 // CPU time per step of each recipe, from short runs in turns with the first recipe's, once for a folder: what the
-// machine does later, or another machine that goes on with the folder, changes neither marks nor minutes.
+// machine does later, or another machine that goes on with the folder, changes neither marks nor minutes. With
+// equal_steps the first recipe alone is measured.
 void QualityMeterOfRecipes::calibrate() {
   Json& known = setup_["cpu_seconds_per_step"];
   std::vector<const Recipe*> turns;
-  for (const Recipe& r : recipes_)
-    if (r.trained_as == r.name && !known.contains(r.name)) turns.push_back(&r);
   const Recipe& reference = recipes_.front();
   const bool has_reference = known.contains(reference.name);
+  std::vector<std::string> taken;  // recipes that take the reference's
+  for (const Recipe& r : recipes_)
+    if (r.trained_as == r.name && !known.contains(r.name)) {
+      if (bench_.equal_steps && &r != &reference)
+        taken.push_back(r.name);
+      else
+        turns.push_back(&r);
+    }
   if (!turns.empty()) fs::remove_all(path(std::string(kCalibration)));  // of recipes that came before, at another time
   if (!turns.empty() && has_reference) turns.insert(turns.begin(), &reference);
   std::map<std::string, std::vector<double>> medians;  // of each round
@@ -404,6 +411,10 @@ void QualityMeterOfRecipes::calibrate() {
       has_reference && !turns.empty() ? known[reference.name].get<double>() / fastest(medians[reference.name]) : 1;
   for (const auto& [name, of_rounds] : medians)
     if (!known.contains(name)) known[name] = now * fastest(of_rounds);
+  for (const std::string& name : taken) known[name] = known[reference.name];
+  if (!taken.empty())
+    harness_.note(fmt::format("{}: as many steps as {}, CPU minutes are those of its steps", fmt::join(taken, ", "),
+                              reference.name));
   for (Recipe& r : recipes_) {
     r.cpu_minutes_per_step = known[r.trained_as].get<double>() / 60;
     for (size_t k = 0; k < bench_.minutes.size() && bench_.minutes[k] <= r.last_minutes; ++k) {

@@ -24,6 +24,7 @@ struct QualityBench {
   int64_t samples = 1000;
   int64_t evaluations = 50;  ///< of the model per sample, including those for guidance
   std::string out;           ///< folder of runs, results, plots and grids
+  bool equal_steps = false;  ///< recipes that come now count as costing as much per step as `config`
   bool quick = false;        ///< only a few steps and samples: the numbers mean nothing
 };
 
