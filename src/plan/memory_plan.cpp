@@ -155,10 +155,12 @@ size_t scratch_bytes(const config::Config& config, int64_t micro_batch, int work
   size_t most =
       kernels::attention_scratch_bytes(m.tokens(), m.head_dim(), precision) +
       size_t(2 * 3 * m.tokens() * m.head_dim()) * dtype_bytes(precision);  // q, k, v turned, and their gradients
-  const auto product = [&](int64_t rows_of_c, int64_t columns, int64_t steps, DType type_of_c) {
+  using kernels::Trans;
+  const auto product = [&](int64_t rows_of_c, int64_t columns, int64_t steps, DType type_of_c, Trans trans_a) {
     const kernels::GemmArgs g{.m = rows_of_c,
                               .n = columns,
                               .k = steps,
+                              .trans_a = trans_a,
                               .a_type = precision,
                               .b_type = precision,
                               .c_type = type_of_c,
@@ -169,8 +171,8 @@ size_t scratch_bytes(const config::Config& config, int64_t micro_batch, int work
       most = std::max(most, size_t((rows_of_c / workers + 1 + columns) * steps) * sizeof(double));
   };
   for (const auto& [in, out] : {std::pair{D, 3 * D}, {D, D}, {D, m.mlp_size()}, {m.mlp_size(), D}}) {
-    product(rows, out, in, precision), product(rows, in, out, precision);
-    product(out, in, rows, DType::kF32);
+    product(rows, out, in, precision, Trans::kNo), product(rows, in, out, precision, Trans::kNo);
+    product(out, in, rows, DType::kF32, Trans::kYes);
   }
   return most;
 }

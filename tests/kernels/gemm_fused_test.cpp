@@ -368,7 +368,7 @@ TEST_CASE("gemm gives the same bits for any cache blocks") {
         x.restore(start);
         run(*table, x.args);
         const Data::Written usual = x.written();
-        for (const GemmBlocking& blocking : {GemmBlocking{1, 1}, {17, 33}, {29, 64}, {1 << 20, 1 << 20}}) {
+        for (const GemmBlocking& blocking : {GemmBlocking{1, 1}, {17, 33}, {29, 64}, {8, 1024}, {1 << 20, 1 << 20}}) {
           INFO(text(p, table->name) << " blocks " << blocking.rows << " x " << blocking.cols);
           x.restore(start);
           set_gemm_blocking(blocking);

@@ -266,6 +266,7 @@ TEST_CASE("pieces that workers take of each other's parts on a matrix unit chang
   };
   check({2, 4100, 64, 96, DType::kBF16}, {182, 1536});  // rows that share panels of b, and are read in place
   check({3, 141, 608, 544, DType::kBF16}, {28, 128});   // columns, those of gradients of weights, too
+  check({3, 141, 608, 544, DType::kBF16}, {28, 1536});  // rows of gradients of weights
 }
 
 TEST_CASE("products of the reference, with passes around them, are those of our kernels") {

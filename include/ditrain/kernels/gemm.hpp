@@ -180,7 +180,8 @@ void unpack_b(const PackedB& b, int64_t k, DType arithmetic, float* values);
 /// 0 computes a_row_sums.
 GemmArgs block_of(const GemmArgs& whole, int64_t i, int64_t m, int64_t j, int64_t n);
 
-/// Cache blocks: rows of a (a block stays in the L2 cache) and columns of b (L3 cache). They change speed, never a bit.
+/// Cache blocks: rows of a (a block stays in the L2 cache) and columns of b (L3 cache); a unit also derives from `rows`
+/// how many columns of b stay there instead. They change speed, never a bit.
 struct GemmBlocking {
   int64_t rows = 0, cols = 0;
   bool operator==(const GemmBlocking&) const = default;
