@@ -75,9 +75,8 @@ config::CommandLine make_command_line(const std::vector<config::Command>& benche
        {"against", "NAME,...", "recipes that all others are compared with (quality; default: --config itself)"},
        {"minutes", "M,...", "CPU minutes of training after which recipes are compared (quality)", "1,2,4"},
        {"equal-steps", "",
-        "recipes that come now train for as many steps as --config's, whatever these take: for recipes whose steps "
-        "cost "
-        "the same (quality)"},
+        "new recipes are not measured, and train for as many steps as --config: for recipes whose steps cost the same "
+        "(quality)"},
        {"seeds", "N", "runs of each recipe (quality)", "3"},
        {"first-seed", "K", "seeds are K, K + 1, ... (quality)", "0"},
        {"samples", "N", "images that are drawn of each run (quality)", "1000"},

@@ -158,6 +158,8 @@ class QualityMeterOfRecipes {
   void expect_data(const dataset::Dataset& training, const dataset::Dataset& held_out);
   void keep_runs(Recipe& r);
   void write_setup() const { files::write_file_atomically(path("quality.json"), text_of(setup_, 1) + "\n"); }
+  bool is_not_measured(const Recipe& r) const;
+  void expect_equal_cost(const Recipe& r) const;
   void calibrate();
   void read_results();
   void open_images();
@@ -286,7 +288,7 @@ void QualityMeterOfRecipes::check_out() {
             {"evaluations", bench_.evaluations}, {"quick", bench_.quick},
             {"images", "by number and bytes"},  // earlier versions: by number, and with other labels
             {"recipes", Json::object()},         {"cpu_seconds_per_step", Json::object()},
-            {"trained_as", Json::object()}};
+            {"trained_as", Json::object()},      {"not_measured", Json::array()}};
   lock_ = files::lock_output_folder(bench_.out);
   const std::string file = path("quality.json");
   if (fs::exists(file)) go_on(file);
@@ -327,6 +329,7 @@ void QualityMeterOfRecipes::go_on(const std::string& file) {
   if (has_runs && value_there("data").is_object()) setup_["data"] = there["data"];
   for (const std::string key : {"recipes", "cpu_seconds_per_step", "trained_as"})
     if (value_there(key).is_object()) setup_[key] = there[key];
+  if (value_there("not_measured").is_array()) setup_["not_measured"] = there["not_measured"];
 }
 
 // Which samples are held out follows from their numbers: with images that came or went, runs of before have seen some.
@@ -344,6 +347,8 @@ void QualityMeterOfRecipes::expect_data(const dataset::Dataset& training, const 
 // A recipe stays with the runs that it has, whatever recipes come to the folder or are left out.
 void QualityMeterOfRecipes::keep_runs(Recipe& r) {
   const Json& known = setup_["cpu_seconds_per_step"];
+  for (const Recipe& other : recipes_)  // which may draw from the runs of a third
+    if (other.name == r.trained_as) r.trained_as = other.trained_as;
   Json& stored = setup_["trained_as"][r.name];
   if (stored.is_string() && known.contains(stored.get<std::string>())) r.trained_as = stored;
   if (known.contains(r.name)) r.trained_as = r.name;
@@ -371,21 +376,39 @@ bool QualityMeterOfRecipes::train(const config::Config& config, const std::strin
   child.fail("the run in " + folder);
 }
 
+bool QualityMeterOfRecipes::is_not_measured(const Recipe& r) const {
+  const Json& names = setup_["not_measured"];
+  return std::find(names.begin(), names.end(), Json(r.trained_as)) != names.end();
+}
+
+// A step of a recipe without a measured time takes as long as the first recipe's, as far as keys can tell.
+void QualityMeterOfRecipes::expect_equal_cost(const Recipe& r) const {
+  for (const config::Difference& d : config::differences(recipes_.front().config, r.config))
+    for (const std::string_view key : {"model.", "train.global_batch", "train.micro_batch", "train.precision",
+                                       "train.recompute", "train.routing", "optimizer.kind"})
+      if (d.key.starts_with(key))
+        refuse("steps of this recipe take another time than those of the config: " + r.name, d.key + ": " + d.new_value,
+               d.old_value, "without --equal-steps");
+}
+
 // CPU time per step of each recipe, from short runs in turns with the first recipe's, once for a folder: what the
 // machine does later, or another machine that goes on with the folder, changes neither marks nor minutes. With
-// equal_steps the first recipe alone is measured.
+// equal_steps new recipes take that of the first one.
 void QualityMeterOfRecipes::calibrate() {
   Json& known = setup_["cpu_seconds_per_step"];
   std::vector<const Recipe*> turns;
   const Recipe& reference = recipes_.front();
-  const bool has_reference = known.contains(reference.name);
-  std::vector<std::string> taken;  // recipes that take the reference's
+  const bool has_reference = known.contains(reference.trained_as);
   for (const Recipe& r : recipes_)
     if (r.trained_as == r.name && !known.contains(r.name)) {
-      if (bench_.equal_steps && &r != &reference)
-        taken.push_back(r.name);
-      else
+      if (!bench_.equal_steps || &r == &reference) {
         turns.push_back(&r);
+      } else {
+        expect_equal_cost(r);
+        setup_["not_measured"].push_back(r.name);
+      }
+    } else if (bench_.equal_steps && &r != &reference && !is_not_measured(r)) {
+      harness_.note(fmt::format("{}: its measured time per step stands, without --equal-steps", r.name));
     }
   if (!turns.empty()) fs::remove_all(path(std::string(kCalibration)));  // of recipes that came before, at another time
   if (!turns.empty() && has_reference) turns.insert(turns.begin(), &reference);
@@ -407,14 +430,17 @@ void QualityMeterOfRecipes::calibrate() {
     return *std::min_element(rounds.begin(), rounds.end());
   };
   // What comes to a folder is measured beside the reference, as a factor of which it joins.
-  const double now =
-      has_reference && !turns.empty() ? known[reference.name].get<double>() / fastest(medians[reference.name]) : 1;
+  const double now = has_reference && !turns.empty()
+                         ? known[reference.trained_as].get<double>() / fastest(medians[reference.name])
+                         : 1;
   for (const auto& [name, of_rounds] : medians)
-    if (!known.contains(name)) known[name] = now * fastest(of_rounds);
-  for (const std::string& name : taken) known[name] = known[reference.name];
-  if (!taken.empty())
-    harness_.note(fmt::format("{}: as many steps as {}, CPU minutes are those of its steps", fmt::join(taken, ", "),
-                              reference.name));
+    if (!known.contains(name) && !(has_reference && name == reference.name)) known[name] = now * fastest(of_rounds);
+  const double of_reference = known[reference.trained_as].get<double>();
+  for (const Recipe& r : recipes_) {
+    if (!is_not_measured(r)) continue;
+    if (!known.contains(r.trained_as)) known[r.trained_as] = of_reference;
+    harness_.note(fmt::format("{}: not measured, a step counts as one of {}", r.name, reference.name));
+  }
   for (Recipe& r : recipes_) {
     r.cpu_minutes_per_step = known[r.trained_as].get<double>() / 60;
     for (size_t k = 0; k < bench_.minutes.size() && bench_.minutes[k] <= r.last_minutes; ++k) {

@@ -292,20 +292,37 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
   CHECK(fs::exists(out + "/calibration/quickstart_1"));  // beside the reference alone
   CHECK(fs::exists(out + "/calibration/clip_1"));
   CHECK_FALSE(fs::exists(out + "/calibration/decay_1"));
-  // With --equal-steps what comes is not measured, and has the steps of the config.
+  // With --equal-steps what comes is not measured: its steps count as those of the config, which every command tells.
   write_file(scratch / "slower.yaml", "optimizer: {lr: 1e-4}\n");
-  const Args slower = {"--recipe", scratch / "slower.yaml:1", "--equal-steps"};
-  const Result equal = require_ok(program("ditbench", base + tiny + slower));
-  CHECK_THAT(equal.out, Contains("slower: as many steps as quickstart"));
+  write_file(scratch / "narrower.yaml", "model: {mlp_ratio: 2}\n");
+  const Args slower = {"--recipe", scratch / "slower.yaml:1"}, equal = {"--equal-steps"};
+  refused(base, equal + Args{"--recipe", scratch / "narrower.yaml"},
+          "take another time than those of the config: narrower");
+  for (const Args& command : {slower + equal, slower})
+    CHECK_THAT(require_ok(program("ditbench", base + tiny + command)).out,
+               Contains("slower: not measured, a step counts as one of quickstart"));
   CHECK_FALSE(fs::exists(out + "/calibration/slower_1"));
-  const auto known = nlohmann::ordered_json::parse(read_file(out + "/quality.json")).at("cpu_seconds_per_step");
-  CHECK(known.at("slower") == known.at("quickstart"));
+  const auto seconds = [&](const std::string& name) {
+    return nlohmann::ordered_json::parse(read_file(out + "/quality.json")).at("cpu_seconds_per_step").at(name);
+  };
+  CHECK(seconds("slower") == seconds("quickstart"));
   // One that only draws in another way needs no runs of its own.
   write_file(scratch / "more_guidance.yaml", "sample: {cfg_scale: 4}\n");
   REQUIRE_EXIT(run(program("ditbench", base + tiny + Args{"--recipe", scratch / "more_guidance.yaml"})), 0);
   CHECK_FALSE(fs::exists(out + "/more_guidance/seed_0"));
   REQUIRE(rows().at(7).at("name") == "more_guidance");  // real images; two recipes at two marks; then the guided ones
   CHECK(rows().at(3).at("4x4 mean") == rows().at(1).at("4x4 mean"));
+  // Such a one as the config, whose steps those that come count as.
+  fs::create_directories(scratch / "full");
+  std::string full = read_file(std::string(DITRAIN_CONFIG_DIR) + "/quickstart.yaml");
+  full.replace(full.find("cfg_scale: 1.5"), 14, "cfg_scale: 4");
+  write_file(scratch / "full/more_guidance.yaml", full);
+  write_file(scratch / "slowest.yaml", "optimizer: {lr: 1e-5}\n");
+  Args other = base;
+  *std::find(other.begin(), other.end(), std::string(DITRAIN_CONFIG_DIR) + "/quickstart.yaml") =
+      scratch / "full/more_guidance.yaml";
+  REQUIRE_EXIT(run(program("ditbench", other + tiny + equal + Args{"--recipe", scratch / "slowest.yaml"})), 0);
+  CHECK(seconds("slowest") == seconds("quickstart"));
   CHECK(rows().at(7).at("4x4 mean") != rows().at(5).at("4x4 mean"));
   // Guided by the first mark of the same run.
   write_file(scratch / "self.yaml", "sample: {guide: mark_1}\n");

@@ -24,7 +24,7 @@ struct QualityBench {
   int64_t samples = 1000;
   int64_t evaluations = 50;  ///< of the model per sample, including those for guidance
   std::string out;           ///< folder of runs, results, plots and grids
-  bool equal_steps = false;  ///< recipes that come now count as costing as much per step as `config`
+  bool equal_steps = false;  ///< new recipes are not measured: a step counts as one of `config`
   bool quick = false;        ///< only a few steps and samples: the numbers mean nothing
 };
 
@@ -34,9 +34,10 @@ struct QualityBench {
 /// (quality_measures.hpp).
 /// A mark is a number of steps: its CPU minutes / the CPU seconds per step (user + system, without start, samples and
 /// validation). Short runs of all recipes in turns measure these seconds first, as the fastest of six medians. Recipes
-/// that join a folder later are measured in turns with the first one. With optimizer.schedule: constant the marks are
-/// checkpoints of one run; with wsd they are decaying branches of one trunk; with cosine each is a run of its own.
-/// Recipes that differ only in section `sample` share their runs, unless their learning rate is constant.
+/// that join a folder later are measured in turns with the first one; with equal_steps they are not measured, and get
+/// the steps of `config`. With optimizer.schedule: constant the marks are checkpoints of one run; with wsd they are
+/// decaying branches of one trunk; with cosine each is a run of its own. Recipes that differ only in section `sample`
+/// share their runs, unless their learning rate is constant.
 /// data.hold_out, 0.2 unless set, keeps images from training.
 /// Rows      one for `real images`, then per guidance, recipe and mark: cpu_minutes, steps, and each measure with its
 ///           bootstrap interval over the seeds; then one per recipe and reference: for each measure, CPU
@@ -48,9 +49,10 @@ struct QualityBench {
 /// An interrupted bench resumes when it is started again with the same --out, also on another machine that has the
 /// folder and the data under the same paths; new seeds, recipes and later marks are added to the existing ones.
 /// Errors:   InputError for configs that cannot run, names that are there twice, a reference that is no recipe, a
-///           recipe without a mark, recipes with other data or other weights to start from, drawn images with several
-///           seeds, data.vae, data.condition, an --out of another comparison, fewer evaluations than a step takes, and
-///           without ditrain beside this program; RunError for a run that fails. One that diverges has no values.
+///           recipe without a mark, recipes with other data or other weights to start from, equal_steps of recipes
+///           whose steps take another time, drawn images with several seeds, data.vae, data.condition, an --out of
+///           another comparison, fewer evaluations than a step takes, and without ditrain beside this program; RunError
+///           for a run that fails. One that diverges has no values.
 void bench_quality(Harness& harness, const QualityBench& bench);
 
 }  // namespace ditrain::bench
