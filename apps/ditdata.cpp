@@ -329,9 +329,9 @@ void log_scenes(const scenes::SceneList& list, double resolution) {
   warn_of_mixtures(list);
   if (std::all_of(first.bands.begin(), first.bands.end(),
                   [](const scenes::SceneBand& b) { return dataset::is_numbered_band(b.facts.name); }))
-    log::info(
+    log::warn(
         "the files name no bands: --names B2,B3,... (or Blue,Green,...) names them; else colours and NDVI are not "
-        "found");
+        "found, and configs that name their bands (data.bands) refuse these tiles");
   if (list.reordered > 0) log::info("{} scene(s) have their bands in another order: put into this one", list.reordered);
   if (!list.left_out.empty())
     log::info("left out {} raster(s) without any of --bands, such as {}", list.left_out.size(), list.left_out.front());
@@ -340,7 +340,8 @@ void log_scenes(const scenes::SceneList& list, double resolution) {
               list.other_resolutions.size(), list.other_resolutions.front(),
               resolution > 0 ? "the coarsest that is not coarser than --resolution is taken, else the finest"
                              : "the finest is taken");
-  if (list.other_files > 0) log::info("ignored {} files that are no rasters", list.other_files);
+  if (list.other_files > 0)
+    log::info("ignored {} files that do not end as rasters do (.tif, .jp2, .vrt ...)", list.other_files);
 }
 
 /// As Progress, of scenes.

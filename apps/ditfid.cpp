@@ -102,7 +102,7 @@ eval::FidRequest request_of(const config::CommandLine& line) {
   }
   if (line.has("save-statistics")) {
     request.keep_statistics = true;
-    files::check_output_file(line.get_path("save-statistics"));
+    files::check_output_file(line.get_path("save-statistics"), ".npz");
   }
   if (line.has("json")) files::check_output_file(line.get_path("json"));
   return request;

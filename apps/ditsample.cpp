@@ -346,6 +346,9 @@ std::vector<std::vector<double>> metadata_of(const Job& job, const nn::ModelConf
   }
   std::vector<std::vector<double>> rows{no_metadata()};
   if (!job.metadata.empty()) rows = parse_metadata(job.metadata, m);
+  if (rows.size() > 1 && int64_t(rows.size()) != job.num)
+    refuse("--metadata has another number of lines than samples are drawn", std::to_string(rows.size()),
+           fmt::format("{} lines, or one for all", job.num), fmt::format("--num {}", rows.size()));
   if (const std::string& place = job.like.empty() ? job.condition : job.like; !place.empty()) {
     const images::RasterInfo info = images::Raster(place).info();
     std::vector<double> lent = dataset::metadata_of_raster(info);
@@ -404,7 +407,12 @@ class Decoder {
  public:
   Decoder(const Job& job, const config::Config& config, const parallel::Team& team, const dist::Communicator& comm)
       : output_{model_output(config.model)} {
-    if (!job.like.empty()) output_.like = images::Raster(job.like).info();
+    if (!job.like.empty()) {
+      output_.like = images::Raster(job.like).info();
+      if (job.tiff && (!output_.like->transform || output_.like->crs.empty()))
+        log::warn("{} has no {}, so that samples lie nowhere either: gdalwarp makes a raster that has both", job.like,
+                  output_.like->transform ? "coordinate system" : "georeference of its pixels");
+    }
     if (!job.condition.empty()) {
       output_.like = eval::find_condition(job.condition, config.data);
       output_.height = output_.like->height, output_.width = output_.like->width;
@@ -536,7 +544,8 @@ int64_t check_samples(const Job& job, const std::string& unfinished) {
     if (finished || unfinished.empty() || !fs::exists(before) || !is_own_sample(job, path))
       refuse(finished ? "--out holds samples already"
                       : "--out holds samples already, of a program that was ended before it was done",
-             path.string(), "an empty or new folder");
+             path.string(), "an empty or new folder",
+             finished || !unfinished.empty() ? "" : "only PNGs of grey and RGB images can be gone on with");
     holds_samples = true;
   }
   if (!holds_samples) return 0;

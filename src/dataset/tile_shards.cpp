@@ -246,9 +246,12 @@ void expect_made_so(const std::string& path, const std::map<std::string, std::st
   for (const auto& [key, value] : expected) {
     const auto found = metadata.find(key);
     const std::string got = found == metadata.end() ? "nothing" : found->second;
-    if (got != value)
-      refuse(path, what + " made in another way: " + key, got, value,
-             "the same flags and " + inputs + " as before, or another folder");
+    if (got == value) continue;
+    if (key == "scenes")  // their checksum
+      refuse(path, what + " made of other scenes", "files that came, went or changed since", "the files of then",
+             "another folder, for all of them");
+    refuse(path, what + " made in another way: " + key, got, value,
+           "the same flags and " + inputs + " as before, or another folder");
   }
 }
 
@@ -438,8 +441,13 @@ std::vector<int> find_bands(const std::vector<std::string>& have, const std::vec
       refuse(where, "its bands have no names", fmt::format("{} band(s)", have.size()),
              fmt::format("{}", fmt::join(want, ", ")), "a copy of the file whose bands have these descriptions");
     if (found == have.end() && !is_numbered_band(name) && std::all_of(have.begin(), have.end(), is_numbered_band))
-      refuse(where, "there is no band of this name", name, fmt::format("one of {}", fmt::join(have, ", ")),
-             "ditdata make --names B2,B3,..., which names the bands of files that name none");
+      refuse(
+          where, "there is no band of this name", name, fmt::format("one of {}", fmt::join(have, ", ")),
+          have.size() == want.size()
+              ? fmt::format("another folder of ditdata make --names {}, which names the bands of files that name none, "
+                            "in their order there",
+                            fmt::join(want, ","))
+              : "ditdata make --names B2,B3,..., which names the bands of files that name none");
     if (found == have.end())
       refuse(where, "there is no band of this name", name, fmt::format("one of {}", fmt::join(have, ", ")),
              other_bands(name, have, want, where));

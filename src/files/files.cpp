@@ -214,7 +214,7 @@ void write_file_atomically(const std::string& path, std::string_view content, bo
   pending.commit(synced);
 }
 
-void check_output_file(const std::string& path) {
+void check_output_file(const std::string& path, std::string_view own_ending) {
   const auto refuse = [&](const std::string& got, const std::string& hint) {
     throw InputError({.where = path, .what = "cannot write this file", .got = got, .hint = hint});
   };
@@ -225,6 +225,12 @@ void check_output_file(const std::string& path) {
   if (!fs::exists(folder, error)) refuse("no folder " + folder, "mkdir -p " + folder);
   if (!fs::is_directory(folder, error)) refuse(folder + ", which is not a folder", "a path in another folder");
   if (fs::is_directory(path, error)) refuse("a folder", "the name of a file in it");
+  // A slip of the hand would replace data, weights or a config.
+  constexpr std::string_view kInputs[] = {".yaml", ".yml",  ".safetensors", ".pt",  ".npz",
+                                          ".tif",  ".tiff", ".jp2",         ".vrt", ".csv"};
+  const std::string ending = fs::path(path).extension().string();
+  if (ending != own_ending && fs::exists(path, error) && std::count(std::begin(kInputs), std::end(kInputs), ending) > 0)
+    refuse("a file that is there, and whose name is that of another kind", "another name");
   try {
     const FileWriter trial(
         temporary_beside(target));  // permissions alone do not tell: the file system may be read-only

@@ -231,7 +231,8 @@ void check_layout(const std::string& where, const std::vector<HeaderEntry>& entr
   throw InputError({.where = where,
                     .what = position > data_bytes ? "the data is truncated" : "bytes trail behind the last tensor",
                     .got = fmt::format("{} bytes of data", data_bytes),
-                    .expected = std::to_string(position)});
+                    .expected = std::to_string(position),
+                    .hint = "copy the file again, or remove it and make it again"});
 }
 
 }  // namespace

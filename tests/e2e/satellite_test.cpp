@@ -421,6 +421,8 @@ TEST_CASE("satellite: samples follow the month that they are given, on tiles who
     return means;
   };
   REQUIRE_EXIT(run(draw("months", {"--metadata", scratch / "months.csv"})), 0);
+  write_file(scratch / "two.csv", "month\n1\n2\n");
+  require_error(draw("two", {"--metadata", scratch / "two.csv"}), {"another number of lines", "--num 2"});
   const std::vector<double> means = brightness("months");
   double distance = 0;  // of ranks, squared
   for (size_t i = 0; i < 12; ++i) {

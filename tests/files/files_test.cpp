@@ -190,6 +190,18 @@ TEST_CASE("an error of the path is one of the input, any other says nothing of t
   CHECK_THROWS_WITH(fail_to_read("f", "cannot read the file", EIO), "[f] cannot read the file; got Input/output error");
 }
 
+TEST_CASE("a file that is there under the name of data, weights or a config is no report of before") {
+  TemporaryFolder folder;
+  for (const char* name : {"config.yaml", "scene.tif", "weights.safetensors", "statistics.npz"}) {
+    check_output_file(folder / name);
+    write_file_atomically(folder / name, "kept");
+    CHECK_THROWS_WITH(check_output_file(folder / name), Contains("whose name is that of another kind"));
+  }
+  check_output_file(folder / "statistics.npz", ".npz");
+  write_file_atomically(folder / "rows.json", "[]");
+  check_output_file(folder / "rows.json");
+}
+
 TEST_CASE("whether a file can be written is found out without leaving anything") {
   TemporaryFolder folder;
   put_file(folder / "file", "old");

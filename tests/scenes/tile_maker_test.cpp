@@ -222,7 +222,7 @@ TEST_CASE("tile maker: the same bytes for any number of threads, and after an en
   refused([&] { make_tiles(job); }, "made in another way: offset");
   job.scenes.scenes.front().bands.front().facts.offset -= 1;
   job.scenes.scenes.pop_back();
-  refused([&] { make_tiles(job); }, "made in another way: scenes");
+  refused([&] { make_tiles(job); }, "made of other scenes");
 }
 
 TEST_CASE("tile maker: a shard that says wrongly where the next one begins is refused") {

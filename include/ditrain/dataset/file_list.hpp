@@ -18,7 +18,7 @@ struct Listing {
 /// Lists the folder `path`. A link counts as what it points to. Hidden entries (".name"), pipes and devices are left
 /// out, and links to nothing, of which a warning tells.
 /// Errors: InputError with this hint if `path` is missing, not a folder or not readable.
-Listing list_folder(const std::string& path, const std::string& hint = "another data.path");
+Listing list_folder(const std::string& path, const std::string& hint = "another folder");
 
 /// The folders of a walk through folders in folders: a link may lead to one of them again.
 class VisitedFolders {

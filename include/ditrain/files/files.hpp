@@ -72,9 +72,10 @@ std::string read_text_file(const std::string& path, size_t max_bytes);
 void read_lines(const std::string& path, const std::function<void(const std::string& line)>& use);
 
 /// Checks that write_file_atomically can write `path`, by creating and removing a file beside it, for programs that
-/// work long before they write.
+/// work long before they write. A file that is there and ends as data, weights or configs do (.tif, .safetensors,
+/// .yaml) is no report, and replaced only if it ends in `own_ending`.
 /// Errors: InputError with the reason
-void check_output_file(const std::string& path);
+void check_output_file(const std::string& path, std::string_view own_ending = "");
 
 /// 16 random digits that make a name unique over processes and nodes.
 std::string unique_suffix();
