@@ -248,7 +248,7 @@ void expect_made_so(const std::string& path, const std::map<std::string, std::st
     const std::string got = found == metadata.end() ? "nothing" : found->second;
     if (got == value) continue;
     if (key == "scenes")  // their checksum
-      refuse(path, what + " made of other scenes", "files that came, went or changed since", "the files of then",
+      refuse(path, what + " made of other scenes: files came, went or changed since", "", "",
              "another folder, for all of them");
     refuse(path, what + " made in another way: " + key, got, value,
            "the same flags and " + inputs + " as before, or another folder");

@@ -317,19 +317,19 @@ TEST_CASE("tile maker: work goes on only with the scenes it began with") {
   CHECK(make() == 1);
   put("<Offset>2</Offset>");  // as many bytes
   std::filesystem::last_write_time(scratch / "in/a.vrt", time);
-  refused(make, "made in another way");
+  refused(make, "made in another way: offset");
   put("<Offset>1</Offset>");
   std::filesystem::last_write_time(scratch / "in/a.vrt", time);
   CHECK(make() == 1);
   std::filesystem::last_write_time(scratch / "in/a.vrt", time + std::chrono::seconds(1));
-  refused(make, "made in another way");
+  refused(make, "made of other scenes");
   std::filesystem::last_write_time(scratch / "in/a.vrt", time);
   CHECK(make() == 1);
   put_file(scratch / "in/a.vrt.aux.xml", "<PAMDataset/>");  // gdalinfo -stats
   CHECK(make() == 1);
   const auto raw = std::filesystem::last_write_time(scratch / "in/raw.tif");
   std::filesystem::last_write_time(scratch / "in/raw.tif", raw + std::chrono::seconds(1));
-  refused(make, "made in another way");
+  refused(make, "made of other scenes");
 }
 
 TEST_CASE("scenes: the words of file names that are bands") {
