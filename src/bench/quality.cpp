@@ -407,8 +407,8 @@ void QualityMeterOfRecipes::calibrate() {
         expect_equal_cost(r);
         setup_["not_measured"].push_back(r.name);
       }
-    } else if (bench_.equal_steps && &r != &reference && !is_not_measured(r)) {
-      harness_.note(fmt::format("{}: its measured time per step stands, without --equal-steps", r.name));
+    } else if (bench_.equal_steps && &r != &reference && r.trained_as == r.name && !is_not_measured(r)) {
+      harness_.note(fmt::format("{}: was measured before, and keeps its own number of steps", r.name));
     }
   if (!turns.empty()) fs::remove_all(path(std::string(kCalibration)));  // of recipes that came before, at another time
   if (!turns.empty() && has_reference) turns.insert(turns.begin(), &reference);

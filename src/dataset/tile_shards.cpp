@@ -444,8 +444,7 @@ std::vector<int> find_bands(const std::vector<std::string>& have, const std::vec
       refuse(
           where, "there is no band of this name", name, fmt::format("one of {}", fmt::join(have, ", ")),
           have.size() == want.size()
-              ? fmt::format("another folder of ditdata make --names {}, which names the bands of files that name none, "
-                            "in their order there",
+              ? fmt::format("ditdata make --names {} into another folder, if the files have their bands in this order",
                             fmt::join(want, ","))
               : "ditdata make --names B2,B3,..., which names the bands of files that name none");
     if (found == have.end())
