@@ -113,6 +113,101 @@ TEST_CASE("every epilogue gives a row the same bits in a whole tile of the unit 
       }
 }
 
+namespace {
+
+/// An array that begins `shift` elements behind the beginning of a cache line.
+template <class T>
+class Array {
+ public:
+  Array(const std::vector<T>& values, int64_t shift)
+      : values_(values.size() + 2 * kLine), size_(int64_t(values.size())) {
+    begin_ = int64_t(kLine - reinterpret_cast<uintptr_t>(values_.data()) / sizeof(T) % kLine) + shift;
+    std::copy(values.begin(), values.end(), data());
+  }
+  T* data() { return values_.data() + begin_; }
+  std::vector<T> values() const { return {values_.begin() + begin_, values_.begin() + begin_ + size_}; }
+
+ private:
+  static constexpr size_t kLine = 64 / sizeof(T);
+  std::vector<T> values_;
+  int64_t size_, begin_;
+};
+
+/// As bytes, c and out of a product whose rows are cut at `cuts`; every array begins so far behind a line.
+std::vector<BFloat16> products_at(const ProductKernels& table, EpilogueKind kind, int64_t k, int64_t shift,
+                                  const std::vector<int64_t>& cuts) {
+  constexpr int64_t kN = 96, kSample = 48;
+  const int64_t m = cuts.back();
+  Array<BFloat16> a(random_halves(m * k, 1), shift), b(random_halves(kN * k, 2), shift);
+  Array<BFloat16> in(random_halves(m * kN, 3), shift), c(random_halves(m * kN, 4), shift), out = c;
+  Array<float> in_f32(random_values(m * kN, 5), shift), out_f32(random_values(m * kN, 6), shift);
+  const std::vector<float> gate = random_values((m / kSample + 1) * kN, 7), bias = random_values(kN, 8);
+  GemmArgs g{.m = m, .n = kN, .k = k, .a = a.data(), .lda = k, .b = b.data(), .ldb = k, .trans_b = Trans::kYes};
+  g.c = c.data(), g.ldc = kN, g.bias = bias.data();
+  g.a_type = g.b_type = g.c_type = g.arithmetic = DType::kBF16;
+  g.epilogue = {.kind = kind, .in_stride = kN, .out_stride = kN};
+  if (kind == EpilogueKind::kGeluBackward) g.epilogue.in = in.data();
+  if (kind == EpilogueKind::kGelu || kind == EpilogueKind::kGeluBackward) g.epilogue.out = out.data();
+  if (kind == EpilogueKind::kGateResidual) {
+    g.epilogue.in = in_f32.data(), g.epilogue.out = out_f32.data(), g.epilogue.gate = gate.data();
+    g.epilogue.cond_stride = kN, g.epilogue.rows_per_sample = kSample;
+  }
+  for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+    const GemmArgs part = block_of(g, cuts[i], cuts[i + 1] - cuts[i], 0, kN);
+    const Scratch scratch(table.scratch_bytes(part, {}));
+    table.gemm(part, scratch.get(), {});
+  }
+  std::vector<BFloat16> all = c.values();
+  for (const BFloat16 x : out.values()) all.push_back(x);
+  for (const float x : out_f32.values()) all.push_back(to_bf16(x));
+  return all;
+}
+
+bool same_halves(const std::vector<BFloat16>& x, const std::vector<BFloat16>& y) {
+  return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(BFloat16)) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("products on the tile unit have the same bits where arrays begin with a cache line and where they do not") {
+  // On lines a is read in place, and lines of c that only the backward pass reads leave past the caches.
+  using enum EpilogueKind;
+  for (const ProductKernels* table : tile_tables())
+    for (const EpilogueKind kind : {kNone, kGelu, kGeluBackward, kGateResidual})
+      for (const int64_t k : {384, int(kSumChunk), int(kSumChunk) + 96}) {
+        CAPTURE(table->name, int(kind), k);
+        const auto packed = products_at(*table, kind, k, 1, {0, 240});
+        CHECK(same_halves(products_at(*table, kind, k, 0, {0, 240}), packed));
+        CHECK(same_halves(products_at(*table, kind, k, 0, {0, 96, 112, 240}), packed));
+      }
+}
+
+TEST_CASE(
+    "gradients of weights on the tile unit have the same bits for c on lines, more rows than are packed, pieces") {
+  constexpr int64_t kM = 1100, kN = 96, kK = 70;
+  for (const ProductKernels* table : tile_tables()) {
+    CAPTURE(table->name);
+    const auto gradient = [&](int64_t shift, const std::vector<int64_t>& cuts) {
+      Array<BFloat16> a(random_halves(kM * kK, 1), shift), b(random_halves(kN * kK, 2), shift);
+      Array<float> c(random_values(kM * kN, 3), shift);
+      GemmArgs g{.m = kM, .n = kN, .k = kK, .a = a.data(), .lda = kM, .trans_a = Trans::kYes};
+      g.b = b.data(), g.ldb = kN, g.c = c.data(), g.ldc = kN;
+      g.a_type = g.b_type = g.arithmetic = DType::kBF16;
+      const PackingGroup pieces{.most_rows = kM, .keeps_b = cuts.size() > 2};
+      const Scratch scratch(table->scratch_bytes(g, pieces));
+      for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+        PackingGroup piece = pieces;
+        piece.has_b = i > 0;
+        table->gemm(block_of(g, cuts[i], cuts[i + 1] - cuts[i], 0, kN), scratch.get(), piece);
+      }
+      return c.values();
+    };
+    const std::vector<float> plain = gradient(1, {0, kM});
+    CHECK(same_bits(gradient(0, {0, kM}), plain));
+    CHECK(same_bits(gradient(0, {0, 256, 512, kM}), plain));
+  }
+}
+
 TEST_CASE("a bf16 that is subnormal counts as zero on the tile unit, and so does a sum") {
   for (const ProductKernels* table : tile_tables()) {
     CAPTURE(table->name);
