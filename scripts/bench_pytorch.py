@@ -545,7 +545,8 @@ class Work:
         else:
             self.name, width, depth, _, patch = parse_model(args.model)
             self.job |= {"kind": "step", "model": self.name}
-            self.ditbench = ["step", "--model", self.name] + self.ditbench
+            # What dit_*.yaml have: eager PyTorch keeps all activations, too.
+            self.ditbench = ["step", "--model", self.name, "--recompute", "auto"] + self.ditbench
             self.flop = 6 * forward_macs(width, depth, patch)  # of one image
 
 
