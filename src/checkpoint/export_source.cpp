@@ -122,10 +122,19 @@ std::unique_ptr<nn::Model> load_guide(const std::string& path, const config::Con
                       .got = d.key + ": " + d.old_value,
                       .expected = d.new_value,
                       .hint = "an earlier checkpoint of the same run, or a smaller model trained on the same data"});
-  const std::string& data = source.config.data.path;  // empty in exports
-  if (!data.empty() && !config.data.path.empty() && data != config.data.path)
+  const std::string &data = source.config.data.path, &own = config.data.path;  // empty in exports
+  const bool other_path = !data.empty() && !own.empty() && data != own;
+  std::error_code error;
+  if (other_path && fs::exists(data, error) && fs::exists(own, error) && !fs::equivalent(data, own, error))
+    throw InputError({.where = "guide",
+                      .what = "the guide was trained on other data than the model: " + path,
+                      .got = "data.path: " + data,
+                      .expected = own,
+                      .hint = "an earlier checkpoint of the same run; if both hold the same images, an export of the "
+                              "guide (ditexport), which names no folder"});
+  if (other_path)
     log::warn("the guide was trained on {}, the model on {}: if these are different images, guidance leads astray",
-              data, config.data.path);
+              data, own);
   else if (!data.empty() && source.config.data.hold_out < config.data.hold_out)
     log::warn("the guide was trained with data.hold_out: {}, the model with {}: it has seen images that were held out",
               source.config.data.hold_out, config.data.hold_out);

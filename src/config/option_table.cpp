@@ -454,7 +454,8 @@ Rows dist_rows() {
           "seconds that ranks wait for another in a step or a checkpoint before the run ends and names it, unless it "
           "is writing a checkpoint; 0: wait for ever; auto: the larger of 300 s and 30 recent steps"),
       integer(DITRAIN_KEY(dist.verify_every), {0, kMaxSteps},
-              "steps between comparisons of the ranks' weights, also made before every checkpoint; 0: never"),
+              "steps between comparisons of the ranks' weights, bit by bit (ranks whose kernels differ in bits do not "
+              "start), also made before every checkpoint; 0: never"),
       simulate_link(),
       outer(),
   };

@@ -68,7 +68,7 @@ std::string against_avx512_bf16(const CpuFeatures& cpu) {
 std::string against_amx_bf16(const CpuFeatures& cpu) {
   const std::string obstacle = against_avx512_bf16(cpu);
   if (!obstacle.empty() || cpu.amx_bf16) return obstacle;
-  return cpu.has_amx_bf16 ? "Linux grants no tiles" : lacks("amx_bf16");
+  return cpu.has_amx_bf16 ? "the system grants no tiles" : lacks("amx_bf16");
 }
 #endif
 

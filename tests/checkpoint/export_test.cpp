@@ -291,6 +291,17 @@ TEST_CASE("a guide has the weights of the EMA, and learnt the same images as the
   log::close_file();
   CHECK_THAT(get_file(log),
              Contains("trained on /home/someone/private") && Contains("the model on /home/someone/other"));
+  // Folders that are there can be told apart.
+  for (const char* name : {"one", "two"}) fs::create_directory(tiny.folder / name);
+  fs::create_directory_symlink("one", tiny.folder / "link");
+  config::Config taught = tiny_run();
+  taught.data.path = tiny.folder / "one";
+  const TinyRun guide(taught);
+  guided.data.path = tiny.folder / "link";
+  CHECK(checkpoint::load_guide(guide.run(), guided) != nullptr);
+  guided.data.path = tiny.folder / "two";
+  CHECK_THROWS_WITH(checkpoint::load_guide(guide.run(), guided),
+                    Contains("other data than the model") && Contains("an export of the guide"));
   guided.diffusion.noise_scale = 2;
   CHECK_THROWS_WITH(checkpoint::load_guide(tiny.run(), guided), Contains("diffusion.noise_scale"));
 }

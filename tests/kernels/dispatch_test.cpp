@@ -127,7 +127,7 @@ TEST_CASE("each missing feature of a CPU is named, and tiles that Linux does not
       .avx2_fma = true, .avx512 = true, .avx512_bf16 = true, .amx_bf16 = true, .has_amx_bf16 = true};
   CHECK(obstacle(cpu, "amx_bf16") == "");
   cpu.amx_bf16 = false;
-  CHECK(obstacle(cpu, "amx_bf16") == "Linux grants no tiles");
+  CHECK(obstacle(cpu, "amx_bf16") == "the system grants no tiles");
   cpu.has_amx_bf16 = false;
   CHECK(obstacle(cpu, "amx_bf16") == "CPU lacks amx_bf16");
   CHECK(obstacle(cpu, "avx512_bf16") == "");
