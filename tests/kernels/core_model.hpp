@@ -129,7 +129,8 @@ class CoreModel final : public UnitListener {
     const uint64_t wanted = address(line) / 64;
     if (!l1_.has(wanted) && l2_.find(wanted) == nullptr) {
       double& buffer = next_buffer();
-      buffer = fetch_into_l2(wanted, std::max(at, buffer))->ready;
+      const double begin = std::max(at, buffer);
+      buffer = std::max(fetch_into_l2(wanted, begin)->ready, begin + C::kLatencyL3);
     }
     retire(1, at);
   }
