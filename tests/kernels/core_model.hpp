@@ -24,7 +24,7 @@ struct CoreConstants {
   static constexpr double kWriteBack = 3;    ///< * of a line to beyond the L2 cache
   static constexpr double kTileAhead = 24;   ///< * a tile's load begins so long before its register is free
   static constexpr double kLatencyL1 = 5, kLatencyL2 = 14, kLatencyStream = 20;
-  static constexpr double kLatencyL3 = 230;  ///< of a line whose neighbour below was not read: no stream
+  static constexpr double kLatencyL3 = 230;  ///< of a line that no stream brings, and of each software prefetch
   static constexpr int kMisses = 16;         ///< such lines on their way at the same time
   static constexpr int kFillBuffers = 16;    ///< lines on their way to the L1 cache, software prefetches included
   static constexpr double kWidth = 6;        ///< micro-operations issued in a cycle

@@ -249,7 +249,7 @@ class Blocking {
 TEST_CASE("the model of a core predicts products as they were measured", "[.counted]") {
   if (!obstacle().empty()) SKIP(obstacle());
   // Shares of the unit's peak on one core of an Emerald Rapids at its full rate, 2,048 rows of S and 512 of XL:
-  // tests/bench/reports/2026-11-28-amx-emerald-rapids.md.
+  // tests/bench/reports/2026-11-29-amx-emerald-rapids.md; gradients of weights: that of 2026-11-28.
   struct Measured {
     const char* name;
     double share;
@@ -290,8 +290,8 @@ TEST_CASE("the model of a core predicts products as they were measured", "[.coun
 
 TEST_CASE("the model of a core predicts products with their norms and epilogues as they were measured", "[.counted]") {
   if (!obstacle().empty()) SKIP(obstacle());
-  // Milliseconds on one core of an Emerald Rapids at its full rate, where a product of the unit takes 7.1 ns. The same
-  // report; GELU's gradient and gradients of weights: 2026-11-26-amx-emerald-rapids.md. 2,048 rows of S/2, or half of
+  // Milliseconds on one core of an Emerald Rapids at its full rate, where a product of the unit takes 7.1 ns: reports of
+  // 2026-11-29; GELU's gradient and gradients of weights: 2026-11-26. 2,048 rows of S/2, or half of
   // the rows of a weight gradient over 4,096 steps.
   using enum EpilogueKind;
   enum Norm { kPlain, kNormA, kNormB };

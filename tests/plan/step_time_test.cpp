@@ -212,6 +212,19 @@ TEST_CASE("a dry run says time, checkpoints, disk and what would shorten the run
   CHECK_THAT(loads, Contains("loading 94 %") && Contains("--set data.loader_threads=2: 4.5 s per step"));
 }
 
+TEST_CASE("a dry run names the samples at once with which train.recompute: auto recomputes less") {
+  config::Config config = test::config_of("none");
+  config.train.recompute.reset();
+  plan::RunPlan plan = plan_of(config);
+  CHECK_THAT(describe_time(plan, rates(1, 0, 0, 0), nullptr, "."), !Contains("train.micro_batch"));
+  plan::RankPlace place;  // with so many ranks that half of the blocks are computed again
+  while (plan.config.train.recompute_of_blocks[size_t(config.model.depth / 2)] != nn::Recompute::kBlock) {
+    ++place.ranks_on_node;
+    plan = plan::plan_run(plan.config, 1, place);
+  }
+  CHECK_THAT(describe_time(plan, rates(1, 0, 0, 0), nullptr, "."), Contains("--set train.micro_batch="));
+}
+
 TEST_CASE("the rates of this machine are measured in a moment") {
   parallel::Team team({.num_workers = 2});
   const plan::MachineRates of_machine = plan::measure_rates(team, DType::kF32);
