@@ -290,9 +290,9 @@ TEST_CASE("the model of a core predicts products as they were measured", "[.coun
 
 TEST_CASE("the model of a core predicts products with their norms and epilogues as they were measured", "[.counted]") {
   if (!obstacle().empty()) SKIP(obstacle());
-  // Milliseconds on one core of an Emerald Rapids at its full rate, where a product of the unit takes 7.1 ns: reports of
-  // 2026-11-29; GELU's gradient and gradients of weights: 2026-11-26. 2,048 rows of S/2, or half of the rows of a weight
-  // gradient over 4,096 steps.
+  // Milliseconds on one core of an Emerald Rapids at its full rate, where a product of the unit takes 7.1 ns: report of
+  // 2026-11-29; GELU's gradient and gradients of weights: 2026-11-26. 2,048 rows of S/2, or half of the rows of a
+  // weight gradient over 4,096 steps.
   using enum EpilogueKind;
   enum Norm { kPlain, kNormA, kNormB };
   struct Measured {
