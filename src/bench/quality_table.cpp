@@ -129,6 +129,9 @@ Row QualityTable::comparison(size_t recipe, size_t with, bool guided) const {
       const bool at_first = starts_at(ours);  // it may have been there before
       text = times.value == 0 ? "not reached" : (at_first ? "> " : "") + text_of(times);
       if (times.contains(1)) text += ", even";
+      if (times.value > 0)
+        text += fmt::format(" ({}{:.2g} min)", at_first ? "< " : "",
+                            crossing(curve(ours, all), curve(reference, all).back().cost));
       ++decided, better += times.low > 1, worse += times.high < 1;
     }
     add_interval(row, kMeasures[m].name, text, "times", times);

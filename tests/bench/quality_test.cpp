@@ -87,10 +87,10 @@ TEST_CASE("quality: a comparison tells how many times faster a recipe is, or why
     for (size_t m = 1; m < kMeasures.size(); ++m) CHECK(texts[m] == texts[0]);
     return texts[0] + "; " + texts.rbegin()[1] + ", " + texts.back();
   };
-  CHECK(said({0.8, 0.4, 0.2}, {0.9, 0.8, 0.6, 0.4}) == "4; 7 of 7, 0 of 7");
-  CHECK(said({0.4, 0.3}, {0.9, 0.8, 0.6, 0.4}) == "> 8; 7 of 7, 0 of 7");
-  CHECK(said({0.9, 0.8, 0.6, 0.4}, {0.8, 0.4}) == "0.25; 0 of 7, 7 of 7");
-  CHECK(said({0.8, 0.4}, {0.8, 0.4}) == "1, even; 0 of 7, 0 of 7");
+  CHECK(said({0.8, 0.4, 0.2}, {0.9, 0.8, 0.6, 0.4}) == "4 (2 min); 7 of 7, 0 of 7");
+  CHECK(said({0.4, 0.3}, {0.9, 0.8, 0.6, 0.4}) == "> 8 (< 1 min); 7 of 7, 0 of 7");
+  CHECK(said({0.9, 0.8, 0.6, 0.4}, {0.8, 0.4}) == "0.25 (8 min); 0 of 7, 7 of 7");
+  CHECK(said({0.8, 0.4}, {0.8, 0.4}) == "1, even (2 min); 0 of 7, 0 of 7");
   CHECK(said({0.8, 0.5}, {0.8, 0.4}) == "not reached; 0 of 7, 7 of 7");
   CHECK(said({0.8}, {0.8, 0.4}) == "not within its time; 0 of 0, 0 of 0");
   CHECK(said({0.8, 0.5}, {0.4, 0.5}) == "reference does not improve; 0 of 0, 0 of 0");
@@ -107,8 +107,8 @@ TEST_CASE("quality: a comparison tells how many times faster a recipe is, or why
     const Row row = QualityTable(values(0.1), std::move(recipes)).comparison(0, 1, true);
     return std::get<std::string>(row.details.front().value);
   };
-  CHECK(of_both(0) == "4");
-  CHECK(of_both(2) == "2");  // 8 / (2 + 2)
+  CHECK(of_both(0) == "4 (2 min)");
+  CHECK(of_both(2) == "2 (4 min)");  // 8 / (2 + 2)
 }
 
 TEST_CASE("quality: with one mark of the reference a comparison tells the differences of each seed") {
