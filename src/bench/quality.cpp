@@ -718,10 +718,10 @@ void QualityMeterOfRecipes::run() {
                   bench_.samples, bench_.evaluations, bench_.seeds, bench_.first_seed, intervals));
   if (recipes_.size() > 1)
     harness_.note(
-        "A / B: CPU time of B / CPU time of A (in brackets) until each has the value of B's last mark; not decidable: "
-        "both are as "
-        "good as training images in this measure; not within its time: A was trained for less time than B; A - B: the "
-        "difference at B's only mark, seed by seed: mean, least and most");
+        "A / B: CPU time of B / CPU time of A until each has the value of B's last mark (in parentheses: A's minutes); "
+        "not decidable: both are as good as training images in this measure; not within its time: A was trained for "
+        "less "
+        "time than B; A - B: the difference at B's only mark, seed by seed: mean, least and most");
 }
 
 }  // namespace

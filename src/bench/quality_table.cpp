@@ -130,7 +130,7 @@ Row QualityTable::comparison(size_t recipe, size_t with, bool guided) const {
       text = times.value == 0 ? "not reached" : (at_first ? "> " : "") + text_of(times);
       if (times.contains(1)) text += ", even";
       if (times.value > 0)
-        text += fmt::format(" ({}{:.2g} min)", at_first ? "< " : "",
+        text += fmt::format(" ({}{:.3g} min)", at_first ? "< " : "",
                             crossing(curve(ours, all), curve(reference, all).back().cost));
       ++decided, better += times.low > 1, worse += times.high < 1;
     }

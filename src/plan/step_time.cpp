@@ -243,15 +243,16 @@ int nodes_of(const RunPlan& plan) {
 constexpr double kWorthDividing_s = 0.2;      // of shorter steps, communication would take much of what nodes save
 constexpr int64_t kMostLoaderThreads = 1024;  // as the key's range
 
-// Of half as many samples at once, a quarter ..., the number with the shortest step, and its time: less memory for each
-// part leaves room for activations that train.recompute: auto gives up.
+// Of fewer samples at once the number with the shortest step, and its time: less memory for each part leaves room for
+// activations that train.recompute: auto gives up.
 std::pair<int64_t, double> fewer_at_once(const RunPlan& plan, const MachineRates& rates, const Loading& loading) {
   std::pair<int64_t, double> best = {plan.micro_batch, std::numeric_limits<double>::infinity()};
   config::Config c = plan.config;
   RankPlace place = plan.place;
   place.recompute_degree.reset();
   const auto clusters = int64_t(place.cluster_sizes.size());
-  for (int64_t n = plan.micro_batch / 2; n > 0 && plan.samples % n == 0 && n % clusters == 0; n /= 2) {
+  for (int64_t n = plan.micro_batch - 1; n > 0; --n) {
+    if (plan.samples % n != 0 || n % clusters != 0) continue;
     c.train.micro_batch = n;
     const RunPlan parts = plan_run(c, plan.world_size, place, {}, plan.facts);
     if (const double s = predict_step(parts, rates, loading).total_s(); s < best.second) best = {n, s};
@@ -275,7 +276,7 @@ std::string what_shortens(const RunPlan& plan, const MachineRates& rates, const 
   if (plan.config.train.recompute) {
     if (const double s = predict_step(less, rates, loading).total_s(); s < 0.95 * step_s)
       add(fmt::format("--set train.recompute=selective: {:.3g} s per step, with more memory", s));
-  } else if (!plan.automem) {
+  } else if (!plan.automem && !plan.config.dist.reproducible) {  // there it would change bits
     if (const auto [at_once, s] = fewer_at_once(plan, rates, loading); s < 0.95 * step_s)
       add(fmt::format("--set train.micro_batch={}: {:.3g} s per step, as fewer activations are computed again", at_once,
                       s));

@@ -1,8 +1,6 @@
 // What is advised to a run that does not fit.
 #include "ditrain/plan/memory_check.hpp"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
@@ -14,31 +12,19 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/config/option_table.hpp"
-#include "ditrain/platform/limits.hpp"
 #include "recompute_config.hpp"
 #include "support/message_of.hpp"
 
 using namespace ditrain;
 using ditrain::test::message_of;
 using test::config_of;
+using test::DataLimit;
 
 namespace {
 
 size_t bytes_of(const std::string& recompute, int64_t micro_batch) {
   return plan::plan_run(config_of(recompute, micro_batch), 1).memory.total();
 }
-
-/// Lowers what the plan is held against to `bytes` for its lifetime.
-struct DataLimit {
-  explicit DataLimit(size_t bytes) {
-    getrlimit(RLIMIT_DATA, &before);
-    const rlimit lower{bytes, before.rlim_max};
-    REQUIRE(setrlimit(RLIMIT_DATA, &lower) == 0);
-    REQUIRE(platform::memory_limit(1).bytes == bytes);
-  }
-  ~DataLimit() { setrlimit(RLIMIT_DATA, &before); }
-  rlimit before{};
-};
 
 /// Of so many ranks of a node, each of which may take `limit` bytes.
 std::string refusal(const config::Config& config, size_t limit, int ranks = 1) {

@@ -213,16 +213,20 @@ TEST_CASE("a dry run says time, checkpoints, disk and what would shorten the run
 }
 
 TEST_CASE("a dry run names the samples at once with which train.recompute: auto recomputes less") {
-  config::Config config = test::config_of("none");
-  config.train.recompute.reset();
-  plan::RunPlan plan = plan_of(config);
-  CHECK_THAT(describe_time(plan, rates(1, 0, 0, 0), nullptr, "."), !Contains("train.micro_batch"));
-  plan::RankPlace place;  // with so many ranks that half of the blocks are computed again
-  while (plan.config.train.recompute_of_blocks[size_t(config.model.depth / 2)] != nn::Recompute::kBlock) {
-    ++place.ranks_on_node;
-    plan = plan::plan_run(plan.config, 1, place);
-  }
-  CHECK_THAT(describe_time(plan, rates(1, 0, 0, 0), nullptr, "."), Contains("--set train.micro_batch="));
+  const auto said = [](size_t limit, bool reproducible) {
+    const test::DataLimit lowered(limit);
+    config::Config config = test::config_of("none");
+    config.train.recompute.reset();
+    config.dist.reproducible = reproducible;
+    return describe_time(plan_of(config), rates(1, 0, 0, 0), nullptr, ".");
+  };
+  const auto bytes_of = [](const char* recompute, int64_t micro_batch) {
+    return plan_of(test::config_of(recompute, micro_batch)).memory.total();
+  };
+  CHECK_THAT(said(2 * bytes_of("none", 8), false), !Contains("train.micro_batch"));
+  const size_t little = bytes_of("none", 1) + (size_t{1} << 20);  // two at once would recompute
+  CHECK_THAT(said(little, false), Contains("--set train.micro_batch=1: "));
+  CHECK_THAT(said(little, true), !Contains("train.micro_batch"));
 }
 
 TEST_CASE("the rates of this machine are measured in a moment") {
