@@ -720,8 +720,7 @@ void QualityMeterOfRecipes::run() {
     harness_.note(
         "A / B: CPU time of B / CPU time of A until each has the value of B's last mark (in parentheses: A's minutes); "
         "not decidable: both are as good as training images in this measure; not within its time: A was trained for "
-        "less "
-        "time than B; A - B: the difference at B's only mark, seed by seed: mean, least and most");
+        "less time than B; A - B: the difference at B's only mark, seed by seed: mean, least and most");
 }
 
 }  // namespace
