@@ -9,11 +9,11 @@
 #include <filesystem>
 #include <limits>
 #include <map>
-#include <regex>
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/base/pattern.hpp"
 #include "ditrain/base/text.hpp"
 #include "ditrain/base/words.hpp"
 #include "ditrain/config/agreement.hpp"
@@ -290,13 +290,12 @@ void warn_of_twins(const scenes::SceneList& list) {
 
 /// Warns of scenes whose numbers or pixels mean something else than those of the others.
 void warn_of_mixtures(const scenes::SceneList& list) {
-  static const std::regex baseline("S2[A-Z]_MSIL.*_N([0-9]{4})_");
+  static const Pattern baseline("S2[A-Z]_MSIL.*_N([0-9]{4})_");
   std::string with_offset, without;       // a product of each kind
   double least = HUGE_VAL, greatest = 0;  // sides of pixels
   for (const scenes::Scene& scene : list.scenes) {
-    std::smatch found;
     const std::string& file = scene.bands.front().file;
-    if (std::regex_search(file, found, baseline)) (found[1].str() >= "0400" ? with_offset : without) = file;
+    if (const auto found = baseline.find(file)) (found.groups[1] >= "0400" ? with_offset : without) = file;
     if (!scene.transform) continue;
     const double side = std::hypot((*scene.transform)[1], (*scene.transform)[4]);
     least = std::min(least, side), greatest = std::max(greatest, side);

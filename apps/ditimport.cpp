@@ -1,13 +1,12 @@
 // ditimport: weights that other programs published, as a checkpoint; or a list of what their files hold.
 #include <fmt/ranges.h>
 
-#include <nlohmann/json.hpp>
-
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/checkpoint/import.hpp"
 #include "ditrain/config/command_line.hpp"
 #include "ditrain/files/files.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/weights/weight_list.hpp"
 
 namespace {
@@ -49,8 +48,9 @@ void list(const std::string& path, const config::CommandLine& line) {
   if (line.has("json")) files::check_output_file(line.get_path("json"));
   const std::vector<weights::ListedWeight> weights = weights::list_weights(path);
   for (const weights::ListedWeight& w : weights) {
-    log::info("{:<9} {:<22} {}  {}", w.dtype, fmt::format("[{}]", fmt::join(w.shape, ", ")), w.sha256.substr(0, 12),
-              nlohmann::json(w.name).dump());  // quoted: control characters of a hostile name stay in the file
+    log::info(
+        "{:<9} {:<22} {}  {}", w.dtype, fmt::format("[{}]", fmt::join(w.shape, ", ")), w.sha256.substr(0, 12),
+        files::json_text(nlohmann::json(w.name)));  // quoted: control characters of a hostile name stay in the file
   }
   log::info("{} tensors in {}", weights.size(), path);
   if (line.has("json")) files::write_file_atomically(line.get_path("json"), weights::to_json(weights));

@@ -40,6 +40,12 @@ std::vector<std::string> cells(std::string_view text, char separator) {
   return parts;
 }
 
+std::string replaced(std::string text, const std::vector<std::pair<std::string, std::string>>& pairs) {
+  for (const auto& [from, to] : pairs)
+    for (size_t at = 0; (at = text.find(from, at)) != text.npos; at += to.size()) text.replace(at, from.size(), to);
+  return text;
+}
+
 bool is_utf8(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     const auto lead = static_cast<uint8_t>(text[i]);

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
-#include <nlohmann/json.hpp>
 
 #include "child.hpp"
 #include "cluster_simulation.hpp"
@@ -20,6 +19,7 @@
 #include "ditrain/bench/step.hpp"
 #include "ditrain/bench/strategies.hpp"
 #include "ditrain/files/files.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/kernels/described.hpp"
 #include "ditrain/kernels/elementwise.hpp"
 #include "ditrain/kernels/ref.hpp"
@@ -238,7 +238,7 @@ double gain_of_overlap(Harness& harness, const PaperBench& bench) {
   }
   if (child.exit_code() != 0) child.fail("the ranks of ditbench comm");
   double engine_s = kNone, at_the_end_s = kNone;
-  for (const nlohmann::json& row : nlohmann::json::parse(files::read_text_file(json, kMost)).at("rows")) {
+  for (const nlohmann::json& row : files::parse_json(files::read_text_file(json, kMost)).at("rows")) {
     const auto name = row.at("name").get<std::string>();
     if (name.ends_with(" engine")) engine_s = row.at("median_s").get<double>();
     if (name.ends_with(" at the end")) at_the_end_s = row.at("median_s").get<double>();

@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
@@ -23,6 +22,7 @@
 #include "ditrain/files/checksum.hpp"
 #include "ditrain/files/file_lock.hpp"
 #include "ditrain/files/files.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/images/image.hpp"
 #include "ditrain/plan/inputs.hpp"
 #include "ditrain/plan/memory_check.hpp"
@@ -99,8 +99,7 @@ std::vector<nlohmann::json> lines_of(const std::string& path) {
   std::vector<nlohmann::json> lines;
   std::ifstream in(path);
   for (std::string line; std::getline(in, line);)
-    if (auto j = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false); j.is_object())
-      lines.push_back(std::move(j));
+    if (auto j = files::parse_json_or_discard(line); j.is_object()) lines.push_back(std::move(j));
   return lines;
 }
 
@@ -136,11 +135,6 @@ bool can_share_runs(const config::Config& a, const config::Config& b) {
   return std::all_of(all.begin(), all.end(), [](const auto& d) { return d.key.starts_with("sample."); });
 }
 
-// Recipes may quote the outside world, such as paths.
-std::string text_of(const Json& json, int indent = -1) {
-  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
-}
-
 // Blocks of images side by side, cut at the lowest.
 images::ImageU8 beside_each_other(const std::vector<images::ImageU8>& blocks) {
   return images::make_grid(blocks, int64_t(blocks.size()), 6);
@@ -157,7 +151,7 @@ class QualityMeterOfRecipes {
   void go_on(const std::string& file);
   void expect_data(const dataset::Dataset& training, const dataset::Dataset& held_out);
   void keep_runs(Recipe& r);
-  void write_setup() const { files::write_file_atomically(path("quality.json"), text_of(setup_, 1) + "\n"); }
+  void write_setup() const { files::write_file_atomically(path("quality.json"), files::json_text(setup_, 1) + "\n"); }
   bool is_not_measured(const Recipe& r) const;
   void expect_equal_cost(const Recipe& r) const;
   void calibrate();
@@ -306,7 +300,7 @@ void QualityMeterOfRecipes::check_out() {
 
 // Takes over what quality.json of an earlier command has fixed.
 void QualityMeterOfRecipes::go_on(const std::string& file) {
-  const Json there = Json::parse(files::read_text_file(file, size_t{1} << 24), nullptr, /*allow_exceptions=*/false);
+  const Json there = files::parse_json_or_discard<Json>(files::read_text_file(file, size_t{1} << 24));
   const auto value_there = [&](const std::string& key) {
     return there.is_object() && there.contains(key) ? there[key] : Json();
   };
@@ -317,15 +311,16 @@ void QualityMeterOfRecipes::go_on(const std::string& file) {
   if (marks.is_array() && std::equal(marks.begin(), marks.begin() + std::ptrdiff_t(shared), setup_["minutes"].begin()))
     setup_["minutes"] = marks;  // later ones come with their first result
   else
-    refuse(bench_.out + " holds another comparison", "minutes " + setup_["minutes"].dump(), "minutes " + marks.dump(),
-           "--out with a new folder, or marks that begin as those");
+    refuse(bench_.out + " holds another comparison", "minutes " + files::json_text(setup_["minutes"]),
+           "minutes " + files::json_text(marks), "--out with a new folder, or marks that begin as those");
   const bool has_results = fs::exists(path("results.jsonl"));
   bool has_runs = has_results;
   for (const auto& recipe : there["recipes"].items()) has_runs = has_runs || fs::exists(path(recipe.key()));
   for (const std::string key : {"samples", "evaluations", "quick", "images"})
     if ((has_results || key == "quick") && value_there(key) != setup_[key])  // --quick measures steps in a hurry
-      refuse(bench_.out + " holds another comparison", fmt::format("{} {}", key, setup_[key].dump()),
-             fmt::format("{} {}", key, value_there(key).dump()), "--out with a new folder, or the flags of before");
+      refuse(bench_.out + " holds another comparison", fmt::format("{} {}", key, files::json_text(setup_[key])),
+             fmt::format("{} {}", key, files::json_text(value_there(key))),
+             "--out with a new folder, or the flags of before");
   if (has_runs && value_there("data").is_object()) setup_["data"] = there["data"];
   for (const std::string key : {"recipes", "cpu_seconds_per_step", "trained_as"})
     if (value_there(key).is_object()) setup_[key] = there[key];
@@ -341,7 +336,8 @@ void QualityMeterOfRecipes::expect_data(const dataset::Dataset& training, const 
     there = data;
   else if (there != data)
     refuse(bench_.out + " holds runs on other data, some of whose training images would count as held out now",
-           data.dump(), there.dump(), "--out with a new folder, or the images of before in data.path");
+           files::json_text(data), files::json_text(there),
+           "--out with a new folder, or the images of before in data.path");
 }
 
 // A recipe stays with the runs that it has, whatever recipes come to the folder or are left out.
@@ -622,7 +618,7 @@ void QualityMeterOfRecipes::finish(size_t recipe, int64_t seed, size_t mark) {
     const Json line = {{"recipe", r.name},         {"seed", seed},           {"mark", mark},
                        {"guided", p.guided},       {"steps", r.steps[mark]}, {"cpu_minutes", minutes},
                        {"values", json_of(values)}};
-    files::append_line(path("results.jsonl"), text_of(line));
+    files::append_line(path("results.jsonl"), files::json_text(line));
     for (size_t k = setup_["minutes"].size(); k <= mark; ++k)
       setup_["minutes"].push_back(bench_.minutes[k]), write_setup();
     std::string told = finite ? "" : "  diverged";

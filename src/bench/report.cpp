@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "ditrain/base/text.hpp"
 #include "ditrain/commit.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/platform/pages.hpp"
 #include "ditrain/platform/topology.hpp"
@@ -160,7 +160,7 @@ std::string to_json(const Report& report) {
                     {"read_gb_s", report.read_gb_s > 0 ? Json(report.read_gb_s) : Json(nullptr)}}},
                   {"rows", rows},
                   {"notes", report.notes}};
-  return j.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";  // notes quote paths
+  return files::json_text(j, 2) + "\n";  // notes quote paths
 }
 
 double geometric_mean(const std::vector<double>& x) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <sstream>
 
@@ -10,6 +9,7 @@
 #include "ditrain/config/agreement.hpp"
 #include "ditrain/config/replicas.hpp"
 #include "ditrain/files/files.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/nn/block.hpp"
 #include "ditrain/plan/step_timeline.hpp"
 #include "ditrain/report/status.hpp"
@@ -69,7 +69,7 @@ Recording read_recording(const std::string& folder) {
   Recording recording{.config = config::load_config(config)};
   std::vector<double> step_s, work_s, backward_s, update_s, waiting_s;
   files::read_lines(metrics, [&](const std::string& line) {
-    const auto j = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const auto j = files::parse_json_or_discard(line);
     if (!j.is_object() || !j.contains("seconds") || !(number_at(j, "images_per_second") > 0)) return;
     const nlohmann::json& s = j["seconds"];
     step_s.push_back(double(recording.config.train.global_batch) / number_at(j, "images_per_second"));

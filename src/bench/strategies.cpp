@@ -41,7 +41,7 @@ std::vector<Step> read_steps(const std::string& out, int64_t batch) {
   std::ifstream in(out + "/metrics.jsonl");
   std::vector<Step> steps;
   for (std::string line; std::getline(in, line);) {
-    const auto j = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const auto j = files::parse_json_or_discard(line);
     if (!j.is_object()) break;
     try {
       steps.push_back({double(batch) / j.at("images_per_second").get<double>(),

@@ -166,12 +166,12 @@ size_t find_checksum(const std::string& text) {
 
 // One line for each file: thousands of numbers that nobody reads.
 std::string to_text(const CheckpointState& state) {
-  std::string text = to_json(state).dump(2);
+  std::string text = files::json_text(to_json(state), 2);
   text.resize(text.size() - 2);  // "\n}"
   std::string files;
   for (const auto& [name, file] : state.files)
-    files += fmt::format("{}\n    {}: {}", files.empty() ? "" : ",", json(name).dump(),
-                         json{{"bytes", file.bytes}, {"pieces", to_json(file.pieces)}}.dump());
+    files += fmt::format("{}\n    {}: {}", files.empty() ? "" : ",", files::json_text(json(name)),
+                         files::json_text(json{{"bytes", file.bytes}, {"pieces", to_json(file.pieces)}}));
   text += fmt::format(",\n  \"files\": {{{}\n  }},\n{}{}{}", files, kChecksumKey, kNoChecksum, kEnd);
   const uint64_t sum = files::checksum_of(text);
   return text.replace(find_checksum(text), kNoChecksum.size(), files::to_hex(sum));
@@ -241,7 +241,7 @@ CheckpointState read_checkpoint_state(const std::string& folder) {
   const std::string path = folder + "/state.json";
   const std::string text = files::read_text_file(path, kMaxStateBytes);
   try {
-    const json j = json::parse(text);
+    const json j = files::parse_json(text);
     CheckpointState s;
     for (const auto& [key, number] : {std::pair{"step", &s.step},
                                       {"optimizer_step", &s.optimizer_step},
@@ -253,7 +253,7 @@ CheckpointState read_checkpoint_state(const std::string& folder) {
       if (!j.at(key).is_number_integer())
         throw InputError({.where = path,
                           .what = std::string("bad value of ") + key,
-                          .got = j.at(key).dump(-1, ' ', false, json::error_handler_t::replace),
+                          .got = files::json_text(j.at(key)),
                           .expected = "a whole number",
                           .hint = "an earlier checkpoint"});
       *number = j.at(key);

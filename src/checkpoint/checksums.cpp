@@ -10,6 +10,7 @@
 #include "ditrain/checkpoint/checkpoint.hpp"
 #include "ditrain/files/checkpoint_folder.hpp"
 #include "ditrain/files/checksum.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/parallel/jobs.hpp"
 
 namespace ditrain::checkpoint {
@@ -29,7 +30,7 @@ uint64_t count_from_json(const json& j, const std::string& where) {
   if (!j.is_number_unsigned())
     throw InputError({.where = where,
                       .what = "not a number of bytes",
-                      .got = j.dump(-1, ' ', false, json::error_handler_t::replace),
+                      .got = files::json_text(j),
                       .expected = "a whole number from 0",
                       .hint = "an earlier checkpoint"});
   return j;

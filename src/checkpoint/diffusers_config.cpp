@@ -22,9 +22,7 @@ constexpr const char* kWeightFiles[] = {"diffusion_pytorch_model.safetensors",
 constexpr int64_t kMostNumber = 1 << 24;
 constexpr double kEps = 1e-6;  // of the LayerNorms of the reference
 
-std::string text_of(const json& value) {
-  return value.dump(-1, ' ', false, json::error_handler_t::replace).substr(0, 80);
-}
+std::string text_of(const json& value) { return files::json_text(value).substr(0, 80); }
 
 std::string word_in(const json& config, const char* key) {
   const auto found = config.find(key);

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "ditrain/base/error.hpp"
@@ -16,6 +15,7 @@
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/diffusion/registry.hpp"
 #include "ditrain/files/files.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/nn/block.hpp"
 #include "ditrain/nn/patch_embed.hpp"
 #include "ditrain/version.hpp"
@@ -133,7 +133,7 @@ ordered_json pipeline_index(int64_t num_classes) {
 bool fits_pipeline(const nn::ModelConfig& m) { return m.in_channels == 4 && m.num_classes == 1000; }
 
 void write_json(const std::string& path, const ordered_json& content) {
-  files::write_file_atomically(path, content.dump(2) + "\n");
+  files::write_file_atomically(path, files::json_text(content, 2) + "\n");
 }
 
 // diffusers computes the table itself; weights trained with another one would be read wrongly.

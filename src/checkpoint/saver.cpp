@@ -14,6 +14,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/files/checkpoint_folder.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/memory/allocator.hpp"
 #include "ditrain/platform/affinity.hpp"
 #include "state_writer.hpp"
@@ -36,7 +37,7 @@ std::string report_of(const StateWriter& writer) {
   }
   for (const auto& [name, pieces] : files) report[name] = to_json(pieces);
   report[kSeconds] = writer.seconds();
-  return report.dump(-1, ' ', false, json::error_handler_t::replace);
+  return files::json_text(report);
 }
 
 }  // namespace
@@ -69,7 +70,7 @@ struct CheckpointSaver::Commit {
 
   /// Adds what a rank reports; keeps the first problem.
   void add(const std::string& report) {
-    const json all = json::parse(report);
+    const json all = files::parse_json(report);
     for (const auto& [name, value] : all.items()) {
       if (name == "problem") {
         if (problem.empty()) problem = value;

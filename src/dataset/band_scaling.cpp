@@ -8,13 +8,13 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
-#include <nlohmann/json.hpp>
-#include <regex>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/dataset/file_list.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/dataset/tile_statistics.hpp"
+#include "ditrain/files/json.hpp"
 
 namespace ditrain::dataset {
 namespace {
@@ -107,7 +107,7 @@ template <class T>
 T fact(const weights::SafetensorsFile& file, const char* key) {
   const auto found = file.metadata().find(key);
   try {
-    if (found != file.metadata().end()) return nlohmann::json::parse(found->second).get<T>();
+    if (found != file.metadata().end()) return files::parse_json(found->second).get<T>();
   } catch (const nlohmann::json::exception&) {
   }
   throw InputError({.where = file.path(),
@@ -275,10 +275,9 @@ Config with_given_bands(const Config& config, const F& f) {
     std::error_code unreadable;
     const std::string& first = config.condition.front();
     const bool meant = condition.path.empty() && std::filesystem::is_directory(first, unreadable);
-    const std::string ranges =
-        std::regex_replace(error.what(), std::regex("data\\.scale_(low|high)"), "data.condition_$1");
     throw InputError({.where = "data.condition",
-                      .what = std::regex_replace(ranges, std::regex("go with data\\.bands"), "go with data.condition"),
+                      .what = replaced(error.what(), {{"data.scale_", "data.condition_"},
+                                                      {"go with data.bands", "go with data.condition"}}),
                       .hint = meant ? "./" + first + ", if the folder of that name is meant" : ""});
   }
   return given;
@@ -375,9 +374,9 @@ std::map<std::string, std::string> tile_facts(const Config& settled) {
   for (const int b : find_bands(shards.band_names(), settled.bands, "data.bands"))
     bands.push_back(shards.common_band(b));
   std::map<std::string, std::string> facts = metadata_of(bands);
-  facts["number_type"] = nlohmann::json(word_of(*settled.number_type)).dump();
-  facts["scale_low"] = nlohmann::json(settled.scale_low).dump();
-  facts["scale_high"] = nlohmann::json(settled.scale_high).dump();
+  facts["number_type"] = files::json_text(nlohmann::json(word_of(*settled.number_type)));
+  facts["scale_low"] = files::json_text(nlohmann::json(settled.scale_low));
+  facts["scale_high"] = files::json_text(nlohmann::json(settled.scale_high));
   return facts;
 }
 

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <regex>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/base/pattern.hpp"
 #include "ditrain/base/text.hpp"
 
 namespace ditrain::dataset {
@@ -109,8 +109,8 @@ bool is_archive(const std::string& name) {
 }
 
 bool is_product(const std::string& name) {
-  static const std::regex product("S2[A-Z]_MSIL.*|L[COTEM]0[0-9]_.*");  // with and without .SAFE; Landsat's
-  return name.ends_with(".SAFE") || name == "GRANULE" || std::regex_match(name, product);
+  static const Pattern product("^(S2[A-Z]_MSIL|L[COTEM]0[0-9]_)");  // with and without .SAFE; Landsat's
+  return name.ends_with(".SAFE") || name == "GRANULE" || product.is_in(name);
 }
 
 namespace {

@@ -4,7 +4,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <numbers>
-#include <regex>
+
+#include "ditrain/base/pattern.hpp"
 
 namespace ditrain::dataset {
 namespace {
@@ -13,12 +14,13 @@ constexpr double kMetresPerDegree = 111320;  // of latitude, and of longitude at
 
 // Sets year, month and day by the first date in the text.
 bool set_date(const std::string& text, std::vector<double>& numbers) {
-  static const std::regex date(R"((^|[^0-9])([0-9]{4})[-_.:]?([0-9]{2})[-_.:]?([0-9]{2})(?![0-9]))");
-  for (std::sregex_iterator i(text.begin(), text.end(), date), end; i != end; ++i) {
+  static const Pattern date("(^|[^0-9])([0-9]{4})[-_.:]?([0-9]{2})[-_.:]?([0-9]{2})([^0-9]|$)");
+  Pattern::Match found;
+  for (size_t at = 0; (found = date.find(text, at)); at = found.end - found.groups[5].size()) {
     bool fits = true;
     double parts[3];
     for (size_t k = 0; k < 3; ++k) {
-      parts[k] = std::atof((*i)[int(k) + 2].str().c_str());
+      parts[k] = std::atof(found.groups[k + 2].c_str());
       fits = fits && parts[k] >= kMetadata[kYear + k].least && parts[k] <= kMetadata[kYear + k].greatest;
     }
     if (!fits) continue;

@@ -42,7 +42,8 @@ json list_of(const weights::SafetensorsFile& file, const char* key, size_t entri
 std::vector<std::string> texts_of(const weights::SafetensorsFile& file, const char* key) {
   std::vector<std::string> texts;
   for (const json& item : list_of(file, key, 0)) {
-    if (!item.is_string()) refuse(file.path(), fmt::format("metadata `{}` is no list of texts", key), item.dump());
+    if (!item.is_string())
+      refuse(file.path(), fmt::format("metadata `{}` is no list of texts", key), files::json_text(item));
     texts.push_back(item);
   }
   return texts;
@@ -52,7 +53,7 @@ std::vector<std::string> texts_of(const weights::SafetensorsFile& file, const ch
 double number_of(const weights::SafetensorsFile& file, const char* key, const json& list, size_t band, double missing) {
   if (!list.is_array() || list[band].is_null()) return missing;
   if (!list[band].is_number())
-    refuse(file.path(), fmt::format("metadata `{}` is no list of numbers", key), list[band].dump());
+    refuse(file.path(), fmt::format("metadata `{}` is no list of numbers", key), files::json_text(list[band]));
   return list[band];
 }
 
@@ -64,7 +65,7 @@ std::vector<TileBand> bands_of(const weights::SafetensorsFile& file, images::Pix
   std::vector<std::string> all;
   for (size_t b = 0; b < n; ++b) {
     if (names.is_array() && !names[b].is_string())
-      refuse(file.path(), "metadata `bands` is no list of names", names[b].dump());
+      refuse(file.path(), "metadata `bands` is no list of names", files::json_text(names[b]));
     bands[b].name = names.is_array() ? names[b].get<std::string>() : fmt::format("band{}", b + 1);
     bands[b].scale = number_of(file, "scale", scale, b, 1);
     bands[b].offset = number_of(file, "offset", offset, b, 0);
@@ -226,7 +227,7 @@ std::map<std::string, std::string> metadata_of(const std::vector<TileBand>& band
   }
   std::map<std::string, std::string> all;
   for (const auto& [key, list] : {std::pair{"bands", names}, {"scale", scale}, {"offset", offset}, {"nodata", nodata}})
-    all[key] = list.dump(-1, ' ', false, json::error_handler_t::replace);
+    all[key] = files::json_text(list);
   return all;
 }
 

@@ -210,7 +210,7 @@ void write_statistics(const std::string& path, const TileStatistics& all) {
     ordered_json& list = out["percentiles"][fmt::format("{}", p)];
     for (const BandStatistics& s : all.bands) list.push_back(s.percentile(p));
   }
-  files::write_file_atomically(path, out.dump(1) + "\n");
+  files::write_file_atomically(path, files::json_text(out, 1) + "\n");
 }
 
 TileStatistics read_statistics(const std::string& path) {

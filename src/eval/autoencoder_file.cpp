@@ -39,7 +39,7 @@ std::optional<double> config_number(const nlohmann::json& config, const char* ke
   if (number > 0 && number < 1e6) return number;
   throw InputError({.where = (fs::path(weights).parent_path() / "config.json").string(),
                     .what = key,
-                    .got = value.dump().substr(0, 80),
+                    .got = files::json_text(value).substr(0, 80),
                     .expected = "a positive number"});
 }
 
@@ -200,7 +200,7 @@ void AutoencoderFile::State::check_config(const nlohmann::json& json) const {
     if (json.is_null() || !json.contains(key) || json.at(key).is_null() || json.at(key) == 0) continue;
     throw InputError({.where = file.path(),
                       .what = fmt::format("latents that are shifted or normalised ({} of config.json)", key),
-                      .got = json.at(key).dump().substr(0, 80),
+                      .got = files::json_text(json.at(key)).substr(0, 80),
                       .expected = "latents with a scaling_factor alone, as of Stable Diffusion 1 and 2"});
   }
   compare("latent_channels", config.latent_channels);

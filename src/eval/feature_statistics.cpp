@@ -121,8 +121,7 @@ std::optional<StatisticsFacts> read_statistics_facts(const weights::NpzFile& fil
            fmt::format("at most {} bytes of u1", kMaxFactsBytes));
   const std::vector<std::byte> bytes = file.read(kFactsArray);
   try {
-    const auto in = nlohmann::json::parse(reinterpret_cast<const char*>(bytes.data()),
-                                          reinterpret_cast<const char*>(bytes.data()) + bytes.size());
+    const auto in = files::parse_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
     StatisticsFacts facts{
         .features = in.at("features"), .preset = in.at("preset"), .weights_sha256 = in.at("weights_sha256")};
     facts.precision = in.at("precision"), facts.input = in.at("input"), facts.images = in.at("images");
@@ -130,10 +129,10 @@ std::optional<StatisticsFacts> read_statistics_facts(const weights::NpzFile& fil
       facts.composites.push_back({c.at("name"), c.at("bands"), c.at("low"), c.at("high"), c.value("of_bytes", false)});
       const Composite& last = facts.composites.back();
       if (last.bands.size() != 3 || last.low.size() != 3 || last.high.size() != 3)
-        refuse(file, fmt::format("'{}': a composite is of three bands", kFactsArray), c.dump());
+        refuse(file, fmt::format("'{}': a composite is of three bands", kFactsArray), files::json_text(c));
       for (size_t b = 0; b < 3; ++b)
         if (last.low[b] == last.high[b])
-          refuse(file, fmt::format("'{}': the stretch of a band has no width", kFactsArray), c.dump());
+          refuse(file, fmt::format("'{}': the stretch of a band has no width", kFactsArray), files::json_text(c));
     }
     return facts;
   } catch (const nlohmann::json::exception& e) {
@@ -166,7 +165,7 @@ void write_statistics(const std::string& path, const std::vector<SavedStatistics
     for (const Composite& c : facts->composites)
       json["composites"].push_back(
           {{"name", c.name}, {"bands", c.bands}, {"low", c.low}, {"high", c.high}, {"of_bytes", c.unstretched}});
-    text = json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+    text = files::json_text(json);
     arrays.push_back({kFactsArray, {int64_t(text.size())}, nullptr, text});
   }
   weights::write_npz_f64(path, arrays);

@@ -1,8 +1,8 @@
 // The report of an FID evaluation as JSON.
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "ditrain/eval/fid.hpp"
+#include "ditrain/files/json.hpp"
 
 namespace ditrain::eval {
 namespace {
@@ -62,7 +62,7 @@ std::string to_json(const FidReport& report) {
                        {"negative_eigenvalues", {d.num_negative1, d.num_negative}},
                        {"most_negative", {d.most_negative1, d.most_negative}}};
   }
-  return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return files::json_text(json, 1) + "\n";
 }
 
 }  // namespace ditrain::eval

@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/eval/sample_facts.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/files/sha256.hpp"
 
 namespace ditrain::eval {
@@ -275,11 +275,11 @@ void check_facts(const Side& side, std::vector<std::string>& warnings) {
     warnings.push_back(fmt::format("{}: samples of a ditsample that has not ended or was ended, {} so far", side.path,
                                    side.set->size()));
   if (side.facts.empty()) return;
-  const auto facts = nlohmann::json::parse(side.facts, nullptr, /*allow_exceptions=*/false);
+  const auto facts = files::parse_json_or_discard(side.facts);
   const auto images = facts.is_object() ? facts.find("images") : facts.end();
   if (images == facts.end() || !images->is_number_integer() || *images == side.set->size()) return;
-  warnings.push_back(fmt::format("{}: samples.json tells of {} images, but there are {}", side.path, images->dump(),
-                                 side.set->size()));
+  warnings.push_back(fmt::format("{}: samples.json tells of {} images, but there are {}", side.path,
+                                 files::json_text(*images), side.set->size()));
 }
 
 void check_dimensions(const Side& real, const Side& generated, int64_t of_real, int64_t of_generated) {

@@ -53,7 +53,7 @@ std::string read_facts(const std::string& samples) {
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return "";
   try {
-    return files::parse_json<nlohmann::ordered_json>(files::read_text_file(path, 1 << 20)).dump();
+    return files::json_text(files::parse_json<nlohmann::ordered_json>(files::read_text_file(path, 1 << 20)));
   } catch (const nlohmann::json::exception& e) {
     throw InputError({.where = path, .what = files::json_problem(e)});
   }
@@ -61,7 +61,7 @@ std::string read_facts(const std::string& samples) {
 
 // Whether facts say that the samples are latents, of whose values pictures keep eight bits of some.
 bool tell_latents(const std::string& facts) {
-  const auto json = nlohmann::json::parse(facts, nullptr, /*allow_exceptions=*/false);
+  const auto json = files::parse_json_or_discard(facts);
   return json.is_object() && json.value("latents", nlohmann::json()) == true;
 }
 

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <filesystem>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "ditrain/base/error.hpp"
@@ -15,6 +14,7 @@
 #include "ditrain/files/checksum.hpp"
 #include "ditrain/files/file_lock.hpp"
 #include "ditrain/files/files.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/kernels/random.hpp"
 #include "ditrain/weights/safetensors.hpp"
 
@@ -256,7 +256,7 @@ void write_statistics(const Writer& writer, const LatentShards& request, int64_t
   }
   const nlohmann::json json = {
       {"samples", samples}, {"scale_factor", request.scale_factor}, {"mean", mean}, {"std", deviation}};
-  files::write_file_atomically(request.out + "/stats.json", json.dump(2) + "\n");
+  files::write_file_atomically(request.out + "/stats.json", files::json_text(json, 2) + "\n");
 }
 
 // The shards that are missing, as rank 0 finds them.

@@ -40,7 +40,7 @@ Json to_json(const SampleFacts& f, const diffusion::Process& process) {
           {"guide", f.guide.empty() ? Json(nullptr) : Json(f.guide)}};
 }
 
-std::string text_of(const Json& json) { return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n"; }
+std::string text_of(const Json& json) { return files::json_text(json, 1) + "\n"; }
 
 }  // namespace
 
@@ -57,10 +57,10 @@ std::string unfinished_facts(const SampleFacts& facts, const diffusion::Process&
 }
 
 std::string difference_to_unfinished(const std::string& file, const std::string& are) try {
-  const Json before = files::parse_json<Json>(files::read_text_file(file, 1 << 20)), now = Json::parse(are);
+  const Json before = files::parse_json<Json>(files::read_text_file(file, 1 << 20)), now = files::parse_json<Json>(are);
   for (const auto& [key, value] : now.items())
     if (const Json was = before.value(key, Json()); was != value && key != "checkpoint" && key != "label_names")
-      return fmt::format("{} was {}, is {}", key, was.dump(), value.dump());
+      return fmt::format("{} was {}, is {}", key, files::json_text(was), files::json_text(value));
   return "";
 } catch (const nlohmann::json::exception& e) {
   throw InputError({.where = file, .what = files::json_problem(e)});

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "ditrain/files/files.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/images/image.hpp"
 #include "ditrain/weights/npz.hpp"
 #include "ditrain/weights/safetensors.hpp"
@@ -45,11 +45,10 @@ class SampleFile {
   static const char* name(const SampleForm& output) { return output.scaling ? "images" : "samples"; }
   static std::map<std::string, std::string> metadata(const SampleForm& output) {
     if (!output.scaling) return {};
-    std::map<std::string, std::string> all = {
-        {"bands", nlohmann::json(output.scaling->names).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)},
-        {"crs", output.like ? output.like->crs : ""}};
-    if (!output.scaling->scale.empty()) all["scale"] = nlohmann::json(output.scaling->scale).dump();
-    if (!output.scaling->offset.empty()) all["offset"] = nlohmann::json(output.scaling->offset).dump();
+    std::map<std::string, std::string> all = {{"bands", files::json_text(nlohmann::json(output.scaling->names))},
+                                              {"crs", output.like ? output.like->crs : ""}};
+    if (!output.scaling->scale.empty()) all["scale"] = files::json_text(nlohmann::json(output.scaling->scale));
+    if (!output.scaling->offset.empty()) all["offset"] = files::json_text(nlohmann::json(output.scaling->offset));
     return all;
   }
 

@@ -1,11 +1,38 @@
 #include "ditrain/files/json.hpp"
 
-#include <string_view>
-
 #include "ditrain/base/error.hpp"
 #include "ditrain/files/files.hpp"
 
 namespace ditrain::files {
+
+template <class Json>
+Json parse_json(std::string_view text) {
+  constexpr int kMostDepth = 100;
+  return Json::parse(text, [](int depth, typename Json::parse_event_t, Json&) {
+    if (depth > kMostDepth) throw Json::other_error::create(500, "values are nested too deeply", nullptr);
+    return true;
+  });
+}
+template nlohmann::json parse_json(std::string_view);
+template nlohmann::ordered_json parse_json(std::string_view);
+
+template <class Json>
+Json parse_json_or_discard(std::string_view text) {
+  try {
+    return parse_json<Json>(text);
+  } catch (const nlohmann::json::exception&) {
+    return Json(Json::value_t::discarded);
+  }
+}
+template nlohmann::json parse_json_or_discard(std::string_view);
+template nlohmann::ordered_json parse_json_or_discard(std::string_view);
+
+std::string json_text(const nlohmann::json& json, int indent) {
+  return json.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+std::string json_text(const nlohmann::ordered_json& json, int indent) {
+  return json.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
 
 nlohmann::json read_json_object(const std::string& path, size_t max_bytes) {
   const std::string text = read_text_file(path, max_bytes);

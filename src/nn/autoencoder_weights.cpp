@@ -3,6 +3,7 @@
 
 #include "autoencoder_plan.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/kernels/attention.hpp"
 #include "ditrain/nn/autoencoder.hpp"
 
@@ -35,15 +36,6 @@ class List {
     all.push_back({name + ".bias", {shape[0]}});
   }
 };
-
-// `text` with each `from` of the pairs replaced by its `to`.
-std::string replaced(std::string text, const std::vector<std::pair<std::string, std::string>>& pairs) {
-  for (const auto& [from, to] : pairs) {
-    const size_t at = text.find(from);
-    if (at != std::string::npos) text.replace(at, from.size(), to);
-  }
-  return text;
-}
 
 const Shape& shape_of(const std::string& where, const std::map<std::string, Shape>& shapes, const std::string& name,
                       size_t dims) {

@@ -98,7 +98,7 @@ Tuning read_tuning(const std::string& path) {
     throw bad_tuning(e.what());
   }
   try {
-    const Tuning t = tuning_of(nlohmann::json::parse(text));
+    const Tuning t = tuning_of(files::parse_json(text));
     kernels::check_gemm_blocking(t.blocking);
     return t;
   } catch (const nlohmann::json::exception& e) {
@@ -115,7 +115,7 @@ void write_tuning(const Tuning& tuning, const std::string& path) {
   const nlohmann::json json = {
       {"cpu", tuning.cpu}, {"isa", tuning.isa}, {"derived", blocks(tuning.derived)}, {"gemm", blocks(tuning.blocking)}};
   if (const fs::path folder = fs::path(path).parent_path(); !folder.empty()) files::make_output_folder(folder);
-  files::write_file_atomically(path, json.dump(2) + "\n");
+  files::write_file_atomically(path, files::json_text(json, 2) + "\n");
 }
 
 std::string apply_kernel_settings(const config::Config& config, const platform::Topology& topology, ops::Context& ctx) {

@@ -4,6 +4,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/files/files.hpp"
+#include "ditrain/files/json.hpp"
 #include "grid_picture.hpp"
 
 namespace ditrain::report {
@@ -20,13 +21,12 @@ constexpr std::string_view kDataMark = "{{DATA}}";
 // Inside <script> a browser looks for "</script" and "<!--" first: no '<' may be there. JSON writes it as \u003c.
 std::string script_text(const json& data) {
   std::string text;
-  for (const char c : data.dump(-1, ' ', false, json::error_handler_t::replace))
-    text += c == '<' ? std::string("\\u003c") : std::string(1, c);
+  for (const char c : files::json_text(data)) text += c == '<' ? std::string("\\u003c") : std::string(1, c);
   return text;
 }
 
 json status_json(const Status& s) {
-  json j = json::parse(to_json(s));
+  json j = files::parse_json(to_json(s));
   j.erase("heartbeat_utc");
   return j;
 }

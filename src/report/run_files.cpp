@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/images/image.hpp"
 #include "grid_picture.hpp"
 
@@ -84,7 +85,7 @@ void RunFiles::read_on(size_t max_bytes, const std::function<void(const json&)>&
 }
 
 void RunFiles::use_metrics(std::string_view text, const std::function<void(const json&)>& each) {
-  json line = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  json line = files::parse_json_or_discard(text);
   const auto step = line.is_object() ? line.find("step") : line.end();
   if (step == line.end() || !step->is_number_integer()) return void(++bad_lines_);
   last_step_ = step->get<int64_t>();

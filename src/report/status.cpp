@@ -44,8 +44,7 @@ bool is_free(const std::string& path) {
 
 std::string label(const std::string& text) {
   // With a replacement for bytes that are no UTF-8, as in JSON: a reader would refuse the whole file.
-  const nlohmann::json valid =
-      nlohmann::json::parse(nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  const nlohmann::json valid = files::parse_json(files::json_text(nlohmann::json(text)));
   std::string escaped;
   for (const char c : valid.get<std::string>()) {
     if (c == '\\' || c == '"') escaped += '\\';
@@ -69,7 +68,7 @@ std::string to_json(const Status& s) {
   j["heartbeat"] = std::round(1000 * s.heartbeat_s) / 1000;
   j["heartbeat_utc"] = utc_text(s.heartbeat_s);
   j["reason"] = s.reason, j["build"] = s.build;
-  return j.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return files::json_text(j, 1) + "\n";
 }
 
 std::optional<Status> read_status(const std::string& folder, double now_s) try {

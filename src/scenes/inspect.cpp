@@ -9,17 +9,17 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
-#include <regex>
 #include <set>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/pattern.hpp"
 #include "ditrain/base/text.hpp"
 #include "ditrain/dataset/band_scaling.hpp"
 #include "ditrain/dataset/file_list.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/dataset/tile_statistics.hpp"
 #include "ditrain/files/files.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/images/exif.hpp"
 #include "ditrain/scenes/scenes.hpp"
 
@@ -309,14 +309,14 @@ int64_t tile_that_fits(const json& files) {
 // Processing baselines of the Sentinel-2 products in which the files lie, 400 of ..._N0400_...; 0: a product whose name
 // does not tell.
 std::set<int> baselines_of(const std::vector<std::string>& paths) {
-  static const std::regex product("S2[A-Z]_MSIL.*"), baseline("_N([0-9]{4})(_|[.]|$)");
+  static const Pattern product("^S2[A-Z]_MSIL"), baseline("_N([0-9]{4})(_|[.]|$)");
   std::set<int> all;
   for (const std::string& path : paths)
     for (const fs::path& part : fs::absolute(path).parent_path()) {
       const std::string name = part.string();
-      std::smatch found;
-      if (std::regex_match(name, product))
-        all.insert(std::regex_search(name, found, baseline) ? std::stoi(found[1].str()) : 0);
+      if (!product.is_in(name)) continue;
+      const Pattern::Match found = baseline.find(name);
+      all.insert(found ? std::stoi(found.groups[1]) : 0);
     }
   return all;
 }
@@ -451,7 +451,7 @@ Inspection inspect_path(const std::string& path) {
     table += fmt::format("{} images have an EXIF orientation that data.exif_orientation: true would turn\n", turned);
   for (const json& file : damaged) table += fmt::format("damaged: {}\n", file.at("problem").get<std::string>());
   table += warnings + advice_of(all, kind, bands.wanted, num_classes, problem);
-  return {table, int64_t(damaged.size()), all.dump(1, ' ', false, json::error_handler_t::replace) + "\n"};
+  return {table, int64_t(damaged.size()), files::json_text(all, 1) + "\n"};
 }
 
 }  // namespace ditrain::scenes

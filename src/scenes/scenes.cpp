@@ -11,11 +11,11 @@
 #include <iterator>
 #include <limits>
 #include <map>
-#include <regex>
 #include <set>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/base/pattern.hpp"
 #include "ditrain/dataset/config.hpp"
 #include "ditrain/dataset/file_list.hpp"
 
@@ -31,8 +31,8 @@ struct FoundFile {
 
 // "10m", "R10m"
 bool is_size(const std::string& word) {
-  static const std::regex size("r?[0-9]+m", std::regex::icase);
-  return std::regex_match(word, size);
+  static const Pattern size("^r?[0-9]+m$", /*any_case=*/true);
+  return size.is_in(word);
 }
 
 void list_rasters(const std::string& folder, const std::string& top, int depth, std::vector<FoundFile>& files,
@@ -65,9 +65,9 @@ struct NameParts {
 // All that a name may say, likelier ones first: numbers before colours, words at the end before those at the beginning.
 // {}: no word is a band.
 std::vector<NameParts> readings_of(const std::string& stem) {
-  static const std::regex number("b[0-9]{1,2}a?|band([0-9]{1,3}a?)", std::regex::icase);
-  static const std::regex name("coastal|blue|green|yellow|red|rededge[0-9]?|nir[0-9]*|swir[0-9]*|cirrus|pan|[vh][vh]",
-                               std::regex::icase);
+  static const Pattern number("^(b[0-9]{1,2}a?|band([0-9]{1,3}a?))$", /*any_case=*/true);
+  static const Pattern name("^(coastal|blue|green|yellow|red|rededge[0-9]?|nir[0-9]*|swir[0-9]*|cirrus|pan|[vh][vh])$",
+                            /*any_case=*/true);
   std::vector<std::string> words;
   for (size_t begin = 0; begin <= stem.size();) {
     const size_t end = std::min(stem.find_first_of("_-. ", begin), stem.size());
@@ -75,11 +75,11 @@ std::vector<NameParts> readings_of(const std::string& stem) {
     begin = end + 1;
   }
   std::vector<NameParts> all;
-  for (const std::regex* kind : {&number, &name})
+  for (const Pattern* kind : {&number, &name})
     for (size_t i = words.size(); i-- > 0;) {
-      std::smatch found;
-      if (!std::regex_match(words[i], found, *kind)) continue;
-      NameParts parts{kind == &number && found[1].matched ? "B" + found[1].str() : words[i], ""};
+      const Pattern::Match found = kind->find(words[i]);
+      if (!found) continue;
+      NameParts parts{kind == &number && !found.groups[2].empty() ? "B" + found.groups[2] : words[i], ""};
       for (size_t k = 0; k < words.size(); ++k)
         if (k != i) parts.rest += (parts.rest.empty() ? "" : "_") + words[k];
       all.push_back(parts);

@@ -9,13 +9,13 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/files/checksum.hpp"
 #include "ditrain/files/file_lock.hpp"
 #include "ditrain/files/files.hpp"
+#include "ditrain/files/json.hpp"
 #include "scene_reader.hpp"
 
 namespace ditrain::scenes {
@@ -227,10 +227,10 @@ class ShardWriter {
                                 "scenes");
       dataset::expect_made_so(file_path, metadata, made_, "these tiles were", "scenes");
       try {
-        const json place = json::parse(metadata.at("next"));
+        const json place = files::parse_json(metadata.at("next"));
         next_ = {count_of(place.at(0)), count_of(place.at(1))};
         if (next_.piece > num_pieces_) throw std::out_of_range("next");
-        result_.dropped += count_of(json::parse(metadata.at("dropped")));
+        result_.dropped += count_of(files::parse_json(metadata.at("dropped")));
       } catch (const std::exception&) {
         throw InputError(
             {.where = file_path, .what = "the shard does not say where the next one begins", .hint = "another folder"});
@@ -267,7 +267,7 @@ class ShardWriter {
 
   Metadata metadata(const Position& next) const {
     const Scene& scene = job_.scenes.scenes[scene_];
-    const auto text = [](const json& j) { return j.dump(-1, ' ', false, json::error_handler_t::replace); };
+    const auto text = [](const json& j) { return files::json_text(j); };
     Metadata all = made_;
     all.merge(metadata_of(scene));
     all.insert({{"crs", scene.crs},

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/text.hpp"
 #include "ditrain/files/files.hpp"
+#include "ditrain/files/json.hpp"
 
 namespace ditrain::train {
 
@@ -39,7 +39,7 @@ std::string to_json_line(const StepMetrics& m) {
   j["bad_files"] = m.bad_files;
   if (!m.non_finite.empty()) j["non_finite"] = m.non_finite;
   for (const auto& [name, value] : m.extra) j[name] = number(value);
-  return j.dump();
+  return files::json_text(j);
 }
 
 namespace {
@@ -49,9 +49,7 @@ template <class F>
 void read_metrics(const std::string& run_folder, const F& use) try {
   const std::string path = run_folder + "/metrics.jsonl";
   if (!std::filesystem::exists(path)) return;
-  files::read_lines(path, [&](const std::string& line) {
-    use(line, nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false));
-  });
+  files::read_lines(path, [&](const std::string& line) { use(line, files::parse_json_or_discard(line)); });
 } catch (const files::OpenError& e) {
   throw RunError({.where = "metrics", .what = e.what()});
 }

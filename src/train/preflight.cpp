@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <nlohmann/json.hpp>
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
 #include "ditrain/dist/clock_offset.hpp"
 #include "ditrain/files/files.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/kernels/measure.hpp"
 #include "ditrain/ops/gemm.hpp"
 #include "ditrain/plan/inputs.hpp"
@@ -243,10 +243,11 @@ std::string to_json(const std::vector<NodeFacts>& nodes, const PreflightVerdict&
         {"free_disk_gib", n.free_disk_gib},
         {"share", verdict.shares[i]},
         {"slow", std::find(verdict.slow_hosts.begin(), verdict.slow_hosts.end(), n.host) != verdict.slow_hosts.end()}};
-    lines.push_back(line.dump());
+    lines.push_back(files::json_text(line));
   }
   return fmt::format("{{\n\"nodes\": [\n{}\n],\n\"slow\": {},\n\"problems\": {}\n}}\n", fmt::join(lines, ",\n"),
-                     nlohmann::json(verdict.slow_hosts).dump(), nlohmann::json(verdict.problems).dump());
+                     files::json_text(nlohmann::json(verdict.slow_hosts)),
+                     files::json_text(nlohmann::json(verdict.problems)));
 }
 
 bool run_preflight(const config::Config& config, const std::string& out, dist::Communicator& comm,

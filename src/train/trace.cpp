@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "ditrain/dist/clock_offset.hpp"
 #include "ditrain/files/files.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/version.hpp"
 
 namespace ditrain::train {
@@ -106,16 +106,17 @@ void Trace::watch(autograd::Tape& tape) {
 
 /// Names of the process and of its lanes, in the order in which viewers show them.
 std::string Trace::lanes(const std::string& host) const {
-  std::string text = meta_event("process_name", rank_, 0, {{"name", fmt::format("rank {} ({})", rank_, host)}}).dump() +
-                     kEndOfEvent + meta_event("process_sort_index", rank_, 0, {{"sort_index", rank_}}).dump() +
-                     kEndOfEvent;
+  std::string text =
+      files::json_text(meta_event("process_name", rank_, 0, {{"name", fmt::format("rank {} ({})", rank_, host)}})) +
+      kEndOfEvent + files::json_text(meta_event("process_sort_index", rank_, 0, {{"sort_index", rank_}})) + kEndOfEvent;
   for (size_t tid = 0; tid < tracks_.size(); ++tid) {
     const Track& track = tracks_[tid];
     const int order = 1000 * int(track.lane) + track.number;
     const std::string more = track.number == 0 ? "" : fmt::format(" {}", track.number + 1);
-    text += meta_event("thread_name", rank_, int(tid), {{"name", kLaneNames[size_t(track.lane)] + more}}).dump() +
+    text += files::json_text(
+                meta_event("thread_name", rank_, int(tid), {{"name", kLaneNames[size_t(track.lane)] + more}})) +
             kEndOfEvent;
-    text += meta_event("thread_sort_index", rank_, int(tid), {{"sort_index", order}}).dump() + kEndOfEvent;
+    text += files::json_text(meta_event("thread_sort_index", rank_, int(tid), {{"sort_index", order}})) + kEndOfEvent;
   }
   return text;
 }
@@ -143,8 +144,8 @@ void Trace::write(const std::string& path, dist::Communicator& comm) const {
       {"largest_clock_drift_us", drift_s * 1e6},
       {"events_left_out", int64_t(left_out)}};
   if (!all.empty()) all.resize(all.size() - 2);
-  files::write_file_atomically(
-      path, "{\"displayTimeUnit\":\"ms\",\"otherData\":" + about.dump() + ",\n\"traceEvents\":[\n" + all + "\n]}\n");
+  files::write_file_atomically(path, "{\"displayTimeUnit\":\"ms\",\"otherData\":" + files::json_text(about) +
+                                         ",\n\"traceEvents\":[\n" + all + "\n]}\n");
 }
 
 }  // namespace ditrain::train

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cmath>
 #include <iomanip>
-#include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "ditrain/files/json.hpp"
 #include "ditrain/verify/verify.hpp"
 
 namespace ditrain::verify {
@@ -72,9 +72,7 @@ std::string to_json(const std::vector<Report>& reports) {
     if (!report.error.empty()) one["error"] = report.error;
     fixtures.push_back(std::move(one));
   }
-  return nlohmann::ordered_json{{"fixtures", std::move(fixtures)}}.dump(2, ' ', false,
-                                                                        nlohmann::json::error_handler_t::replace) +
-         "\n";
+  return files::json_text(nlohmann::ordered_json{{"fixtures", std::move(fixtures)}}, 2) + "\n";
 }
 
 }  // namespace ditrain::verify

@@ -1,8 +1,8 @@
 #include "verification.hpp"
 
 #include <algorithm>
-#include <regex>
 
+#include "ditrain/base/pattern.hpp"
 #include "ditrain/verify/formula.hpp"
 
 namespace ditrain::verify {
@@ -16,24 +16,34 @@ std::string join(const Words& words, const char* between) {
   return text;
 }
 
-std::regex regex_of(const std::string& pattern) {
-  std::string text;
-  for (const char c : pattern)
-    text += c == '.' ? "\\." : c == '*' ? "(.+)" : c == '#' ? R"((-?\d{1,9}(?:\.\d{1,9})?))" : std::string(1, c);
-  return std::regex(text);
+// Of tensors' names; the groups are what stands for `*` and `#`.
+struct NamePattern {
+  Pattern expression;
+  std::vector<size_t> groups;
+};
+NamePattern name_pattern(const std::string& pattern) {
+  std::string text = "^";
+  size_t groups = 0;
+  std::vector<size_t> wanted;
+  for (const char c : pattern) {
+    text += c == '.' ? "\\." : c == '*' ? "(.+)" : c == '#' ? R"((-?[0-9]{1,9}(\.[0-9]{1,9})?))" : std::string(1, c);
+    if (c == '*' || c == '#') wanted.push_back(groups + 1), groups += c == '#' ? 2 : 1;
+  }
+  return {Pattern(text + "$"), wanted};
 }
 
 }  // namespace
 
 std::vector<Match> Verification::matches(const std::string& pattern) {
-  constexpr size_t kLongestName = 200;  // the library's expressions recurse for each character
+  constexpr size_t kLongestName = 200;  // no fixture has as long ones
   patterns_.insert(pattern);
-  const std::regex expression = regex_of(pattern);
+  const NamePattern names = name_pattern(pattern);
   std::vector<Match> found;
   for (const weights::TensorView& t : file_.tensors()) {
-    std::smatch match;
-    if (t.name.size() <= kLongestName && std::regex_match(t.name, match, expression))
-      found.push_back({t.name, {match.begin() + 1, match.end()}});
+    const Pattern::Match match = t.name.size() <= kLongestName ? names.expression.find(t.name) : Pattern::Match{};
+    if (!match) continue;
+    found.push_back({t.name, {}});
+    for (const size_t group : names.groups) found.back().words.push_back(match.groups[group]);
   }
   return found;
 }

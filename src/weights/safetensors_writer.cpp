@@ -1,13 +1,13 @@
 // The writing half of safetensors.hpp.
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "ditrain/base/dtype.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/text.hpp"
 #include "ditrain/files/files.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/weights/safetensors.hpp"
 #include "safetensors_header.hpp"
 
@@ -45,7 +45,7 @@ std::string header_text(const std::vector<TensorToWrite>& tensors, const std::ma
     offset = end;
   }
   // Metadata may quote the outside world (paths, host names): bytes that are not UTF-8 become U+FFFD.
-  std::string text = header.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  std::string text = files::json_text(header);
   text.append((8 - text.size() % 8) % 8, ' ');
   DITRAIN_CHECK(text.size() <= kMaxHeaderBytes, "header too long");
   return text;

@@ -69,7 +69,7 @@ std::map<std::string, std::vector<std::string>> shards_of(const std::string& ind
     if (name.empty() || fs::path(name).filename() != name)
       throw InputError({.where = index,
                         .what = "the index names a file outside its folder for " + tensor,
-                        .got = file.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).substr(0, 80),
+                        .got = files::json_text(file).substr(0, 80),
                         .expected = "the name of a file beside the index"});
     shards[name].push_back(tensor);
   }

@@ -1,7 +1,6 @@
 #include "ditrain/weights/weight_list.hpp"
 
-#include <nlohmann/json.hpp>
-
+#include "ditrain/files/json.hpp"
 #include "ditrain/files/sha256.hpp"
 #include "ditrain/weights/pytorch_file.hpp"
 #include "ditrain/weights/safetensors.hpp"
@@ -44,7 +43,7 @@ std::string to_json(const std::vector<ListedWeight>& weights) {
     items.push_back({w.name, {{"dtype", w.dtype}, {"shape", w.shape}, {"sha256", w.sha256}}});
   nlohmann::ordered_json all;
   all["tensors"] = std::move(tensors);
-  return all.dump(1) + "\n";
+  return files::json_text(all, 1) + "\n";
 }
 
 }  // namespace ditrain::weights

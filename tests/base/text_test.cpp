@@ -19,6 +19,11 @@ TEST_CASE("parts between separators, also empty ones") {
   CHECK(ditrain::cells(" Red,\tNear infrared ,", ',') == Parts{"Red", "Near infrared", ""});
 }
 
+TEST_CASE("words are replaced wherever they stand") {
+  CHECK(ditrain::replaced("aXbX", {{"X", "XX"}, {"a", ""}}) == "XXbXX");
+  CHECK(ditrain::replaced("ab", {{"x", "y"}}) == "ab");
+}
+
 TEST_CASE("a number is the whole text") {
   int64_t value = 7;
   for (const char* text : {"", "x", "1x", " 1", "1 ", "+1", "9223372036854775808"})

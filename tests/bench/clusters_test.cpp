@@ -1,10 +1,10 @@
 #include "ditrain/bench/clusters.hpp"
 
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/files/json.hpp"
 #include "support/skip.hpp"
 
 using namespace ditrain;
@@ -23,13 +23,13 @@ ClustersBench tiny() {
 TEST_CASE("clusters: one core, samples and columns in turns") {
   Harness harness(2, Effort::quick(), 2);
   bench_clusters(harness, tiny());
-  const auto j = nlohmann::json::parse(to_json(harness.report()));
+  const auto j = files::parse_json(to_json(harness.report()));
   const auto& rows = j.at("rows");
   REQUIRE(rows.size() == 3);
   CHECK(rows[0].at("name") == "step custom one core");
   CHECK((rows[0].at("threads") == 1 && rows[0].at("clusters") == 1 && rows[0].at("efficiency") == 1.0));
   for (const size_t i : {1, 2}) {
-    CAPTURE(rows[i].dump());
+    CAPTURE(files::json_text(rows[i]));
     CHECK((rows[i].at("threads") == 2 && rows[i].at("clusters") == 2));
     double sum = 0;
     for (const char* part : {"products_s", "attention_s", "elementwise_s", "optimizer_s", "waiting_s", "other_s"})

@@ -1,9 +1,9 @@
 #include "ditrain/bench/conv.hpp"
 
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "ditrain/files/json.hpp"
 #include "ditrain/nn/autoencoder.hpp"
 #include "support/skip.hpp"
 
@@ -19,7 +19,7 @@ TEST_CASE("conv: a row has kernel, channels and share, in both precisions") {
   for (const DType type : {DType::kF32, DType::kBF16}) {
     Harness harness(2, Effort::quick());
     harness.add(measure_conv(harness, tiny_conv(), type, nullptr));
-    const Json row = Json::parse(to_json(harness.report())).at("rows").at(0);
+    const Json row = files::parse_json<Json>(to_json(harness.report())).at("rows").at(0);
     CHECK(row.at("name") == "tiny 3x3");
     CHECK(row.at("dtype") == dtype_name(type));
     CHECK(row.at("kernel") == "3x3");
@@ -62,7 +62,7 @@ TEST_CASE("conv: the list has every shape once, those of both networks") {
 TEST_CASE("inception: the features of a batch are a row with images a second and memory") {
   Harness harness(2, Effort::quick());
   bench_inception(harness, {.images = 1});
-  const Json rows = Json::parse(to_json(harness.report())).at("rows");
+  const Json rows = files::parse_json<Json>(to_json(harness.report())).at("rows");
   REQUIRE(rows.size() == 1);
   CHECK(rows.at(0).at("name") == "FID Inception, 1 images");
   for (const char* key : {"share", "images_per_second", "memory_bytes", "weight_bytes", "peak_rss_bytes"}) {
@@ -74,7 +74,7 @@ TEST_CASE("inception: the features of a batch are a row with images a second and
 TEST_CASE("vae: encoding and decoding are rows with images a second and memory") {
   Harness harness(2, Effort::quick());
   bench_vae(harness, {.side = 16});
-  const Json rows = Json::parse(to_json(harness.report())).at("rows");
+  const Json rows = files::parse_json<Json>(to_json(harness.report())).at("rows");
   REQUIRE(rows.size() == 2);
   CHECK(rows.at(0).at("name") == "VAE encode 16x16");
   CHECK(rows.at(1).at("name") == "VAE decode 16x16");

@@ -1,7 +1,8 @@
 #include "ditrain/bench/data.hpp"
 
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
+
+#include "ditrain/files/json.hpp"
 
 using namespace ditrain;
 using namespace ditrain::bench;
@@ -14,7 +15,7 @@ TEST_CASE("data: the loader beside the steps that it feeds, for tiles and for ph
                 .sets = {"model.hidden_size=32", "model.depth=2", "model.num_heads=2", "model.patch_size=8"}};
   bench.batch = 2, bench.photo_size = 32;
   bench_data(harness, bench);
-  const Json rows = Json::parse(to_json(harness.report())).at("rows");
+  const Json rows = files::parse_json<Json>(to_json(harness.report())).at("rows");
   REQUIRE(rows.size() == 7);
   CHECK(rows[0].at("name") == "step custom");
   const double alone = rows[0].at("images_per_second");

@@ -1,9 +1,9 @@
 #include "ditrain/bench/gemm.hpp"
 
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/files/json.hpp"
 
 using namespace ditrain;
 using namespace ditrain::bench;
@@ -21,10 +21,10 @@ TEST_CASE("gemm: every product of a block has a row of the contract, in both pre
   for (const DType precision : {DType::kF32, DType::kBF16}) {
     Harness harness(2, Effort::quick());
     for (const ProductShape& shape : product_shapes(kTiny, 20)) harness.add(measure_product(harness, shape, precision));
-    const Json j = Json::parse(to_json(harness.report()));
+    const Json j = files::parse_json<Json>(to_json(harness.report()));
     REQUIRE(j.at("rows").size() == 15);
     for (const Json& row : j.at("rows")) {
-      CAPTURE(row.dump());
+      CAPTURE(files::json_text(row));
       const bool skinny = row.at("name").get<std::string>().find("condition") != std::string::npos;
       CHECK(row.at("dtype") == dtype_name(precision));
       const bool weight_gradient = row.at("trans") == "TN", half = precision == DType::kBF16;

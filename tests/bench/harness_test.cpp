@@ -3,10 +3,10 @@
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/platform/signals.hpp"
 
 using namespace ditrain;
@@ -188,7 +188,7 @@ TEST_CASE("a report is JSON of the contract and a table") {
   report.rows.back().share = std::numeric_limits<double>::quiet_NaN();
   report.notes = {"geometric mean 0.9"};
 
-  const auto j = nlohmann::json::parse(to_json(report));
+  const auto j = files::parse_json(to_json(report));
   for (const char* key : {"host", "commit", "isa"}) CHECK(j.at(key).is_string());
   CHECK(j.at("threads") == 2);
   CHECK(j.at("page_bytes").get<int64_t>() >= 4096);

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/temporary_folder.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/kernels/dispatch.hpp"
 #include "ditrain/plan/kernel_settings.hpp"
 #include "ditrain/platform/cpu.hpp"
@@ -49,7 +49,7 @@ TEST_CASE("ladder: every rung is a row, or a note that says why it is left out")
   Harness harness(1, Effort::quick());
   if (tuned) tuning.write(plan::derived_blocking(harness.placement().topology));
   bench_ladder(harness, tiny_ladder());
-  const Json j = Json::parse(to_json(harness.report()));
+  const Json j = files::parse_json<Json>(to_json(harness.report()));
   int left_out = 0;
   for (const std::string& note : harness.report().notes) left_out += note.find(": left out; ") != std::string::npos;
   CHECK(j.at("rows").size() + size_t(left_out) == ladder_rungs().size());
@@ -59,7 +59,7 @@ TEST_CASE("ladder: every rung is a row, or a note that says why it is left out")
   const double baseline_s = own_row.at("median_s");
   std::vector<std::string> own;
   for (const Json& row : j.at("rows")) {
-    CAPTURE(row.dump());
+    CAPTURE(files::json_text(row));
     CHECK(row.at("speedup").get<double>() == Approx(baseline_s / row.at("median_s").get<double>()));
     CHECK(row.at("images_per_second").get<double>() > 0);
     if (row.at("products").get<std::string>().starts_with("products: own")) own.push_back(row.at("name"));

@@ -2,10 +2,10 @@
 #include "ditrain/bench/memory_matrix.hpp"
 
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
 #include "../platform/synthetic.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/files/json.hpp"
 #include "support/skip.hpp"
 
 using namespace ditrain;
@@ -39,7 +39,7 @@ TEST_CASE("matrix: a line per domain, a column per node, rows with the same numb
                        Contains("\ndie 1, domain 7 (PU 196,198)         20.0        21.0         22.0") &&
                        Contains("latency, ns                   node 0 DRAM") &&
                        Contains("\ndie 0, domain 1 (PU 28,30)          100.0       101.0        102.0"));
-  const auto rows = nlohmann::json::parse(to_json(report)).at("rows");
+  const auto rows = files::parse_json(to_json(report)).at("rows");
   CHECK(rows[17].at("node") == 1);
   CHECK(rows[17].at("memory") == "HBM");
   CHECK(rows[17].at("latency_s").get<double>() == Approx(101e-9));

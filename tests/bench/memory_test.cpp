@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/temporary_folder.hpp"
+#include "ditrain/files/json.hpp"
 
 using namespace ditrain;
 using namespace ditrain::bench;
@@ -28,7 +28,7 @@ TEST_CASE("memory: tiers and strategies, with the fields of the contract") {
   MemoryBench bench = tiny();
   bench.sets.push_back("memory.disk_gib=1");
   bench_memory(harness, bench);
-  const auto rows = nlohmann::json::parse(to_json(harness.report())).at("rows");
+  const auto rows = files::parse_json(to_json(harness.report())).at("rows");
   REQUIRE(rows.size() == 6 + 3);
   for (const auto& row : rows) CHECK(row.at("median_s").get<double>() > 0);
   const char* tiers[] = {"read from fast", "write to fast", "out to bulk",
@@ -40,7 +40,7 @@ TEST_CASE("memory: tiers and strategies, with the fields of the contract") {
   }
   const char* strategies[] = {"off", "paper", "planned"};
   for (size_t i = 6; i < 9; ++i) {
-    CAPTURE(rows[i].dump());
+    CAPTURE(files::json_text(rows[i]));
     CHECK(rows[i].at("automem") == strategies[i - 6]);
     CHECK(rows[i].at("step_ratio").get<double>() > 0);
     CHECK(rows[i].at("fast_share") == (i == 6 ? 1.0 : 0.6));

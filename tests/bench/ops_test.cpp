@@ -2,8 +2,9 @@
 
 #include <catch2/catch.hpp>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
+
+#include "ditrain/files/json.hpp"
 
 using namespace ditrain;
 using namespace ditrain::bench;
@@ -12,10 +13,10 @@ using Json = nlohmann::json;
 TEST_CASE("ops: every operator has a row of the contract beside what limits it") {
   Harness harness(2, Effort::quick());
   bench_ops(harness, {.model = "S", .tokens = {16, 40}, .attention_rows = 80});
-  const Json j = Json::parse(to_json(harness.report()));
+  const Json j = files::parse_json<Json>(to_json(harness.report()));
   std::set<std::string> names;
   for (const Json& row : j.at("rows")) {
-    CAPTURE(row.dump());
+    CAPTURE(files::json_text(row));
     const std::string name = row.at("name");
     names.insert(name);
     const bool attention = name.starts_with("attention");
@@ -56,7 +57,7 @@ TEST_CASE("ops: the bytes of a row are those of its arrays") {
 TEST_CASE("ops: activations in bf16 are half the bytes") {
   Harness harness(2, Effort::quick());
   bench_ops(harness, {.model = "S", .precisions = {DType::kBF16}, .tokens = {16}, .attention_rows = 32});
-  const Json j = Json::parse(to_json(harness.report()));
+  const Json j = files::parse_json<Json>(to_json(harness.report()));
   std::map<std::string, double> words;
   for (const Json& row : j.at("rows")) {
     CHECK(row.at("dtype") == "bf16");

@@ -1,9 +1,9 @@
 #include "ditrain/bench/sample.hpp"
 
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/files/json.hpp"
 
 using namespace ditrain;
 using namespace ditrain::bench;
@@ -23,10 +23,10 @@ TEST_CASE("sample: one row per batch size, whose times add up") {
   bench.precision = GENERATE(DType::kF32, DType::kBF16);
   Harness harness(2, Effort::quick());
   bench_sampling(harness, bench);
-  const auto j = nlohmann::json::parse(to_json(harness.report()));
+  const auto j = files::parse_json(to_json(harness.report()));
   REQUIRE(j.at("rows").size() == 2);
   for (const auto& row : j.at("rows")) {
-    CAPTURE(row.dump());
+    CAPTURE(files::json_text(row));
     for (const char* key : {"median_s", "gflops", "mfu", "step_s", "products_s", "attention_s", "memory_bytes"})
       CHECK(row.at(key).get<double>() > 0);
     double sum = 0;

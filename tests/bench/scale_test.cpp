@@ -3,7 +3,6 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "../../src/bench/cluster_simulation.hpp"
 #include "../../src/bench/step_schedule.hpp"
@@ -12,6 +11,7 @@
 #include "ditrain/bench/step.hpp"
 #include "ditrain/config/agreement.hpp"
 #include "ditrain/dist/link_model.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/plan/step_timeline.hpp"
 #include "ditrain/report/status.hpp"
 #include "support/skip.hpp"
@@ -263,7 +263,7 @@ TEST_CASE("scale: rows, and what is refused") {
   bench.simulation.outer_every = 5;
   SECTION("rows") {
     bench_scale(harness, bench);
-    const auto rows = nlohmann::json::parse(to_json(harness.report())).at("rows");
+    const auto rows = files::parse_json(to_json(harness.report())).at("rows");
     REQUIRE(rows.size() == 4);
     CHECK((rows[0].at("efficiency") == 1 && rows[2].at("efficiency") == 1));
     CHECK(rows[1].at("efficiency") < rows[3].at("efficiency"));

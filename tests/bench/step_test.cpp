@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/files/json.hpp"
 #include "support/skip.hpp"
 
 using namespace ditrain;
@@ -24,10 +24,10 @@ StepBench tiny() {
 TEST_CASE("step: one row per batch size, with the fields of the contract") {
   Harness harness(2, Effort::quick());
   bench_steps(harness, tiny());
-  const auto j = nlohmann::json::parse(to_json(harness.report()));
+  const auto j = files::parse_json(to_json(harness.report()));
   REQUIRE(j.at("rows").size() == 2);
   for (const auto& row : j.at("rows")) {
-    CAPTURE(row.dump());
+    CAPTURE(files::json_text(row));
     for (const char* key : {"median_s", "gflops", "images_per_second", "mfu", "forward_s", "backward_s",
                             "optimizer_phase_s", "products_s", "attention_s", "elementwise_s", "optimizer_s", "other_s",
                             "peak_rss_bytes", "kept_bytes_per_image"})
@@ -48,8 +48,8 @@ TEST_CASE("step: one row per batch size, with the fields of the contract") {
   StepBench in_parts = tiny();
   in_parts.batches = {6}, in_parts.sets.push_back("train.micro_batch=2");
   Harness again(2, Effort::quick());
-  CHECK(kept == nlohmann::json::parse(
-                    to_json((bench_steps(again, in_parts), again.report())))["rows"][0]["kept_bytes_per_image"]);
+  CHECK(kept ==
+        files::parse_json(to_json((bench_steps(again, in_parts), again.report())))["rows"][0]["kept_bytes_per_image"]);
 }
 
 TEST_CASE("step: what cannot run is refused before anything is measured") {
@@ -77,7 +77,7 @@ TEST_CASE("step: the peak of memory is that of its row") {
   const std::vector<std::string>& notes = harness.report().notes;
   if (std::any_of(notes.begin(), notes.end(), [](const auto& n) { return n.starts_with("peak_rss_bytes: "); }))
     SKIP("the kernel has no peak that begins anew");
-  const auto rows = nlohmann::json::parse(to_json(harness.report())).at("rows");
+  const auto rows = files::parse_json(to_json(harness.report())).at("rows");
   CHECK(rows[1].at("peak_rss_bytes").get<double>() < 0.9 * rows[0].at("peak_rss_bytes").get<double>());
 }
 

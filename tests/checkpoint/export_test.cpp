@@ -2,7 +2,6 @@
 
 #include <catch2/catch.hpp>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
@@ -10,6 +9,7 @@
 #include "ditrain/config/option_table.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/diffusion/registry.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/optim/optimizer.hpp"
 #include "ditrain/weights/safetensors.hpp"
 #include "eval/tiny_model.hpp"
@@ -72,7 +72,7 @@ std::vector<float> tensor(const weights::SafetensorsFile& file, const std::strin
   return weights::to_f32(file.tensor(name));
 }
 
-json read_json(const std::string& path) { return json::parse(get_file(path)); }
+json read_json(const std::string& path) { return files::parse_json(get_file(path)); }
 
 std::vector<std::string> entries(const std::string& folder) {
   std::vector<std::string> names;

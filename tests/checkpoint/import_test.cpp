@@ -4,13 +4,13 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/checkpoint/checkpoint.hpp"
 #include "ditrain/checkpoint/export.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/diffusion/registry.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/nn/patch_embed.hpp"
 #include "ditrain/optim/optimizer.hpp"
 #include "ditrain/weights/safetensors.hpp"
@@ -478,11 +478,11 @@ TEST_CASE("folders of diffusers that are no DiT, or contradict themselves, are r
   const std::string weights = "/diffusion_pytorch_model.safetensors", model = folder / "transformer";
   fs::create_directory(model);
   fs::copy(golden("diffusers_dit") + weights, model + weights);
-  const auto good = nlohmann::json::parse(get_file(golden("diffusers_dit/config.json")));
+  const auto good = files::parse_json(get_file(golden("diffusers_dit/config.json")));
   const auto with = [&](const std::string& key, const nlohmann::json& value) {
     nlohmann::json config = good;
     config[key] = value;
-    put_file(model + "/config.json", config.dump());
+    put_file(model + "/config.json", files::json_text(config));
     return refusal(folder.path());
   };
   CHECK(with("dropout", 0.0) == "accepted");

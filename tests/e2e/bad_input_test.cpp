@@ -9,6 +9,7 @@
 #include <map>
 #include <sstream>
 
+#include "ditrain/files/json.hpp"
 #include "inputs.hpp"
 #include "run.hpp"
 
@@ -191,7 +192,7 @@ void set_element(LooseTensor& tensor, size_t element, float value) {
 void forget_checksums(const std::string& checkpoint) {
   auto state = read_json(checkpoint + "/state.json");
   for (const char* key : {"format", "files", "checksum"}) state.erase(key);
-  write_file(checkpoint + "/state.json", state.dump(2) + "\n");
+  write_file(checkpoint + "/state.json", ditrain::files::json_text(state, 2) + "\n");
 }
 
 // Found without checksums.

@@ -8,6 +8,7 @@
 #include <sstream>
 #include <thread>
 
+#include "ditrain/files/json.hpp"
 #include "ditrain/platform/affinity.hpp"
 #include "ditrain/version.hpp"
 #include "run.hpp"
@@ -115,7 +116,7 @@ TEST_CASE("run folder: metrics, topology, config, log and checkpoints of the con
   const auto metrics = read_metrics(out);
   REQUIRE(steps_are_complete(metrics, 4));
   for (const auto& line : metrics) {
-    CAPTURE(line.dump());
+    CAPTURE(ditrain::files::json_text(line));
     for (const char* key : {"loss", "mse", "vb", "lr", "grad_norm", "images_per_second", "tflops", "mfu"})
       CHECK(line.at(key).get<double>() > 0);
     CHECK(line.at("loss").get<double>() ==

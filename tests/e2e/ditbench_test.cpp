@@ -2,9 +2,9 @@
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "ditrain/files/file_lock.hpp"
+#include "ditrain/files/json.hpp"
 #include "run.hpp"
 
 using namespace ditrain::e2e;
@@ -262,9 +262,9 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
   write_file(scratch / "wild.yaml", "optimizer: {lr: 1000, weight_decay: 1000}\n");
   const Args wild = {"--recipe", scratch / "wild.yaml"};
   refused(base, recipes + wild, "a run diverges within 3 steps");
-  auto setup = nlohmann::ordered_json::parse(read_file(out + "/quality.json"));
+  auto setup = ditrain::files::parse_json<nlohmann::ordered_json>(read_file(out + "/quality.json"));
   setup["cpu_seconds_per_step"]["wild"] = setup["cpu_seconds_per_step"]["quickstart"];  // as if it did so later
-  write_file(out + "/quality.json", setup.dump());
+  write_file(out + "/quality.json", ditrain::files::json_text(setup));
   const Result with_wild = require_ok(program("ditbench", base + tiny + recipes + wild));
   CHECK_THAT(with_wild.out, Contains("wild with seed 0 diverged before"));
   write_file(scratch / "routed.yaml", "sample: {guide: routed}\n");
@@ -286,7 +286,8 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
   CHECK(rows_of("clip / quickstart") == 2);
   CHECK(rows_of("decay / decay") == 0);
   for (const auto& row : rows())
-    if (row.at("name") == "clip / decay") CHECK(row.dump().find("not reached") == std::string::npos);
+    if (row.at("name") == "clip / decay")
+      CHECK(ditrain::files::json_text(row).find("not reached") == std::string::npos);
   CHECK(read_file(out + "/results.jsonl").starts_with(results));
   CHECK(rows().at(1) == before.at(1));
   CHECK(fs::exists(out + "/calibration/quickstart_1"));  // beside the reference alone
@@ -303,7 +304,9 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
                Contains("slower: not measured, a step counts as one of quickstart"));
   CHECK_FALSE(fs::exists(out + "/calibration/slower_1"));
   const auto seconds = [&](const std::string& name) {
-    return nlohmann::ordered_json::parse(read_file(out + "/quality.json")).at("cpu_seconds_per_step").at(name);
+    return ditrain::files::parse_json<nlohmann::ordered_json>(read_file(out + "/quality.json"))
+        .at("cpu_seconds_per_step")
+        .at(name);
   };
   CHECK(seconds("slower") == seconds("quickstart"));
   // One that only draws in another way needs no runs of its own.
@@ -347,18 +350,18 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
   refused(quality(out, "1,2,6"), {}, "holds another comparison");
   // A folder of an earlier version is refused, and so are images that came or went.
   CHECK_THAT(require_ok(program("ditbench", base + tiny)).out, Contains("with the labels of the real images"));
-  setup = nlohmann::ordered_json::parse(read_file(out + "/quality.json"));
+  setup = ditrain::files::parse_json<nlohmann::ordered_json>(read_file(out + "/quality.json"));
   CHECK(setup.at("data").at("training").get<int>() + setup.at("data").at("held_out").get<int>() == 200);
   const auto refused_if = [&](const char* key, const nlohmann::ordered_json& value, const std::string& text) {
     auto changed = setup;
     changed[key] = value;
-    write_file(out + "/quality.json", changed.dump());
+    write_file(out + "/quality.json", ditrain::files::json_text(changed));
     refused(base, {}, text);
   };
   refused_if("images", nullptr, "holds another comparison; got images");
   refused_if("data", {{"training", 1}}, "holds runs on other data");
   refused_if("quick", false, "holds another comparison; got quick true");
-  write_file(out + "/quality.json", setup.dump());
+  write_file(out + "/quality.json", ditrain::files::json_text(setup));
   write_file(out + "/results.jsonl", "");
   refused(base, recipes, "has gone on beyond a mark whose result is lost");
   write_file(out + "/quality.json", "{\"minutes\": ");

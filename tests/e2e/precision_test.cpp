@@ -2,9 +2,10 @@
 // f32, what may change when a run goes on, and tuning files.
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <regex>
 
 #include "ditrain/base/dtype.hpp"
+#include "ditrain/base/pattern.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/images/image.hpp"
 #include "ditrain/platform/cpu.hpp"
 #include "ditrain/weights/safetensors.hpp"
@@ -33,10 +34,9 @@ std::string line_of(const std::string& path, const std::string& start) {
 
 /// {type, GFLOP/s} of the log's "FMA peak (TYPE) of N thread(s): X GFLOP/s".
 std::pair<std::string, double> logged_peak(const std::string& log) {
-  std::smatch match;
-  const std::regex pattern(R"(FMA peak \((\w+)\) of \d+ thread\(s\): ([0-9.]+) GFLOP/s)");
-  if (!std::regex_search(log, match, pattern)) return {"", 0};
-  return {match[1], std::stod(match[2])};
+  const ditrain::Pattern pattern(R"(FMA peak \(([a-z0-9]+)\) of [0-9]+ thread\(s\): ([0-9.]+) GFLOP/s)");
+  const ditrain::Pattern::Match match = pattern.find(log);
+  return match ? std::pair{match.groups[1], std::stod(match.groups[2])} : std::pair{std::string(), 0.0};
 }
 
 }  // namespace
@@ -181,7 +181,7 @@ TEST_CASE(
   REQUIRE(at != config.npos);
   json["config"] = config.replace(at, 9, "gemm: onednn");
   for (const char* key : {"format", "files", "checksum"}) json.erase(key);  // as versions before checksums
-  write_file(state, json.dump(2));
+  write_file(state, ditrain::files::json_text(json, 2));
   const auto before = folder_content(out);
   require_error(
       tiny_ditrain(out, 4, {"--resume", "auto"}),
@@ -204,7 +204,7 @@ TEST_CASE("ditbench tune writes a file that the next run uses, and other blocks 
   CHECK_THAT(line_of(scratch / "tuned" + "/topology.txt", "products: "), Contains(blocks + " from " + file));
 
   json["gemm"] = {{"block_rows", 17}, {"block_cols", 33}};
-  write_file(other, json.dump());
+  write_file(other, ditrain::files::json_text(json));
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "odd", 3, sets({"kernels.tuned=" + other}))), 0);
   CHECK_THAT(line_of(scratch / "odd" + "/topology.txt", "products: "), Contains("blocks 17 x 33 from " + other));
   CHECK(different_files(checkpoint_of(scratch / "odd", 3), checkpoint_of(scratch / "tuned", 3)).empty());

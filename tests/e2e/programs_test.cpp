@@ -3,9 +3,9 @@
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "ditrain/files/json.hpp"
 #include "ditrain/images/image.hpp"
 #include "ditrain/images/raster.hpp"
 #include "ditrain/version.hpp"
@@ -341,7 +341,7 @@ TEST_CASE("ditexport: dit has the names, shapes and values of the checkpoint and
     REQUIRE_EXIT(run(ditsample(weights, scratch / "facts", few)), 0);
     const auto facts = read_json(scratch / "facts/samples.json");
     fs::remove_all(scratch / "facts");
-    return facts.at("weights").get<std::string>() + " of step " + facts.at("step").dump();
+    return facts.at("weights").get<std::string>() + " of step " + ditrain::files::json_text(facts.at("step"));
   };
   CHECK(facts_of(run_folder) == "ema of step 5");
   CHECK(facts_of(ema) == "ema of step 5");
@@ -483,7 +483,7 @@ TEST_CASE("ditverify: passes reference fixtures, fails on changed values, refuse
   const auto report = read_json(scratch / "report.json").at("fixtures");
   REQUIRE(report.size() == all.size());
   for (const auto& fixture : report) {
-    CAPTURE(fixture.dump());
+    CAPTURE(ditrain::files::json_text(fixture));
     CHECK(fixture.at("passed") == true);
     CHECK(fixture.at("compared") > 0);
     CHECK(fixture.at("worst").at("max_rel") <= fixture.at("worst").at("tolerance"));

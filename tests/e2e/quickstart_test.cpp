@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <numeric>
 
+#include "ditrain/files/json.hpp"
 #include "run.hpp"
 
 using namespace ditrain::e2e;
@@ -31,7 +32,7 @@ TEST_CASE("quickstart: learns, and of its guided samples at least 95 % look like
   INFO("mean loss of steps 1 to 10: " << first << ", of the last tenth: " << last);
   CHECK(last < 0.1 * first);
 
-  INFO("last line: " << metrics.back().dump());
+  INFO("last line: " << ditrain::files::json_text(metrics.back()));
   CHECK(metrics.back().at("val_mse").get<double>() < 0.5 * metrics.back().at("val_mse_wrong_label").get<double>());
   CHECK(metrics.back().at("sample_class_accuracy") >= 0.95);
   const std::string picture =

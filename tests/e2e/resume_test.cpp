@@ -6,6 +6,7 @@
 #include <map>
 #include <sstream>
 
+#include "ditrain/files/json.hpp"
 #include "inputs.hpp"
 #include "run.hpp"
 
@@ -179,7 +180,7 @@ TEST_CASE("resume: from an earlier checkpoint, with image files, cosine schedule
     for (size_t i = 6; i < 12; ++i) {
       std::string line;
       std::getline(lines, line);
-      REQUIRE(nlohmann::json::parse(line) == metrics[i]);
+      REQUIRE(ditrain::files::parse_json(line) == metrics[i]);
     }
     REQUIRE(lines.peek() == EOF);
   }

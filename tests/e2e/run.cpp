@@ -17,6 +17,7 @@
 #include <stdexcept>
 
 #include "ditrain/files/checkpoint_folder.hpp"
+#include "ditrain/files/json.hpp"
 
 namespace ditrain::e2e {
 namespace {
@@ -278,7 +279,7 @@ std::string read_file(const std::string& path) {
   return content.str();
 }
 
-nlohmann::json read_json(const std::string& path) { return nlohmann::json::parse(read_file(path)); }
+nlohmann::json read_json(const std::string& path) { return files::parse_json(read_file(path)); }
 
 void write_file(const std::string& path, const std::string& content) {
   std::ofstream out(path, std::ios::binary);
@@ -314,7 +315,7 @@ std::vector<nlohmann::json> read_metrics(const std::string& out) {
   std::ifstream in(out + "/metrics.jsonl");
   std::vector<nlohmann::json> lines;
   for (std::string line; std::getline(in, line);) {
-    auto object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    auto object = files::parse_json_or_discard(line);
     if (object.is_object()) lines.push_back(std::move(object));
   }
   return lines;

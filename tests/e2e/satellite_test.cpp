@@ -7,6 +7,7 @@
 
 #include "../images/raster_fixture.hpp"
 #include "ditrain/base/metadata.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/images/image.hpp"
 #include "ditrain/images/raster.hpp"
 #include "ditrain/weights/safetensors.hpp"
@@ -83,8 +84,8 @@ TEST_CASE("satellite: scenes become tiles, a model, and samples with digital num
   CHECK(sample.info().bands[0].name == "B8");
   CHECK((sample.info().bands[0].scale == 1e-4 && sample.info().bands[0].offset == -0.1));  // the scene states none
   const weights::SafetensorsFile all(scratch / "one/samples.safetensors");
-  CHECK(nlohmann::json::parse(all.metadata().at("scale")) == nlohmann::json{1e-4, 2e-4, 1e-4, 1e-4});
-  CHECK(nlohmann::json::parse(all.metadata().at("offset")) == nlohmann::json{-0.1, 0, 0, 0});
+  CHECK(files::parse_json(all.metadata().at("scale")) == nlohmann::json{1e-4, 2e-4, 1e-4, 1e-4});
+  CHECK(files::parse_json(all.metadata().at("offset")) == nlohmann::json{-0.1, 0, 0, 0});
   const weights::TensorView row = weights::row_range(all.tensor("images"), 2, 1);
   const auto numbers = sample.read({{0, 1, 2, 3}, {0, 0, 16, 16}});
   REQUIRE(numbers.size() == row.bytes);
@@ -133,8 +134,8 @@ TEST_CASE("satellite: products of level 2A, as they are downloaded, become tiles
   REQUIRE_EXIT(units, 0);
   CHECK_THAT(units.err, Contains("most of these means lie outside of -0.2 to 2") && Contains("--offset -0.1"));
   const weights::SafetensorsFile tiles(scratch / "tiles/tiles_00000.safetensors");
-  CHECK(nlohmann::json::parse(tiles.metadata().at("scale")) == std::vector<double>(12, 1e-4));
-  CHECK(nlohmann::json::parse(tiles.metadata().at("offset")) == std::vector<double>(12, -0.1));
+  CHECK(files::parse_json(tiles.metadata().at("scale")) == std::vector<double>(12, 1e-4));
+  CHECK(files::parse_json(tiles.metadata().at("offset")) == std::vector<double>(12, -0.1));
   REQUIRE_EXIT(make_32(scratch / "products/S2A_MSIL2A_20220601_N0400.SAFE", "one", {"--nodata", "0"}), 0);
   const Result inspected = require_ok(program("ditdata", {"inspect", scratch / "products"}));
   CHECK_THAT(inspected.out, Contains("29 files (rasters)") && Contains(" 0 classes, "));  // no masks

@@ -3,10 +3,10 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "dataset/tile_fixture.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/files/sha256.hpp"
 #include "ditrain/images/image.hpp"
 #include "ditrain/weights/npz.hpp"
@@ -56,7 +56,7 @@ TEST_CASE("the distance of sets of images is that of their pixels, and the proto
   const FidReport again = evaluate_fid(one, request(folder / "a.npz", folder / "b.npz"));
   CHECK(*again.fid == *report.fid);
 
-  const nlohmann::json json = nlohmann::json::parse(to_json(report));
+  const nlohmann::json json = files::parse_json(to_json(report));
   for (const char* key : {"fid", "sfid", "is", "kid", "precision", "recall", "protocol"}) CHECK(json.contains(key));
   CHECK(json.at("fid") == *report.fid);
   CHECK(json.at("sfid").is_null());

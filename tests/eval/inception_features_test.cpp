@@ -4,7 +4,6 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "dataset/tile_fixture.hpp"
 #include "ditrain/base/error.hpp"
@@ -12,6 +11,7 @@
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/eval/fid.hpp"
 #include "ditrain/eval/training_fid.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/weights/npz.hpp"
 #include "ditrain/weights/safetensors.hpp"
 #include "support/files.hpp"
@@ -192,7 +192,7 @@ TEST_CASE("tiles are compared in composites of bands by name: order and type of 
   CHECK(report.bands->bands.size() == 4);
   CHECK_THAT(report.protocol, Contains("2 tiles in " + folder / "real.safetensors" + " in true colour (Red ") &&
                                   Contains("inception score of splits of 5000 images"));
-  const auto json = nlohmann::json::parse(to_json(report));
+  const auto json = files::parse_json(to_json(report));
   CHECK(json.at("kid") == *report.kid);
   REQUIRE(json.at("composites").size() == 2);
   CHECK(json.at("composites")[1].at("kid") == *report.others[0].kid);

@@ -5,12 +5,12 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/dataset/kinds.hpp"
 #include "ditrain/eval/autoencoder_file.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/images/image.hpp"
 #include "ditrain/weights/safetensors.hpp"
 #include "files/file_size_limit.hpp"
@@ -76,7 +76,7 @@ TEST_CASE("latent shards: every image once, labels, mirrored copies, statistics,
   request.flip = true, request.posterior = PosteriorUse::kMean;
   CHECK(bench.encode(request) == kImages);
   CHECK(content(request.out).size() == 4);  // three shards, stats.json
-  const nlohmann::json stats = nlohmann::json::parse(content(request.out).at("stats.json"));
+  const nlohmann::json stats = files::parse_json(content(request.out).at("stats.json"));
   dataset::Config config;
   config.kind = dataset::find_kind("latents"), config.path = request.out;
   config.latent_scale = 0.25;  // a power of two, so that it changes no bits
@@ -131,7 +131,7 @@ TEST_CASE("latent shards: mean and log-variance of the posterior, and statistics
         sum += double(mean[j]), squares += double(mean[j]) * double(mean[j]) + std::exp(double(logvar[j]));
     }
   const double n = double(kImages * kSide * kSide / 4);
-  const nlohmann::json stats = nlohmann::json::parse(content(request.out).at("stats.json"));
+  const nlohmann::json stats = files::parse_json(content(request.out).at("stats.json"));
   CHECK(stats.at("mean").at(0).get<double>() == Approx(sum / n));
   CHECK(stats.at("std").at(0).get<double>() == Approx(std::sqrt(squares / n - sum / n * sum / n)));
 }

@@ -3,11 +3,11 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/files/crc32.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/files/sha256.hpp"
 #include "jpeg_fixture.hpp"
 #include "pillow_fixture.hpp"
@@ -132,7 +132,7 @@ TEST_CASE("JPEGs have the pixels that Pillow gives them, whatever their sampling
 TEST_CASE("photographs have the pixels that Pillow gives them", "[.][jpeg_hashes]") {
   const char* list = std::getenv("DITRAIN_JPEG_HASHES");
   REQUIRE(list != nullptr);
-  const nlohmann::json files = nlohmann::json::parse(get_file(list)).at("files");
+  const nlohmann::json files = files::parse_json(get_file(list)).at("files");
   for (const auto& [name, want] : files.items()) {
     CAPTURE(name);
     const ImageU8 image = read_image((std::filesystem::path(list).parent_path() / name).string());

@@ -10,9 +10,9 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/weights/npz_file.hpp"
 #include "raster_fixture.hpp"
 #include "support/files.hpp"
@@ -366,8 +366,9 @@ TEST_CASE("rasters: a file that a VRT names often is opened once") {
     std::string vrt = images::vrt_of(source, 1, 4, 4);
     const size_t begin = vrt.find("<SimpleSource>"), end = vrt.find("</VRTRasterBand>");
     const std::string one = vrt.substr(begin, end - begin);
-    for (int i = 1; i < times; ++i) vrt.insert(end, one);
-    return vrt;
+    std::string more;
+    for (int i = 1; i < times; ++i) more += one;
+    return vrt.insert(end, more);
   };
   put_file(scratch / "four.vrt", repeated("a.tif", 70'000));  // as four bands of 17,500 files
   CHECK(Raster(scratch / "four.vrt").info().width == 4);
@@ -478,7 +479,7 @@ TEST_CASE("rasters: numbers, masks, names and places of a folder of files", "[.]
     ++files;
   }
   CHECK(files == 16);
-  const auto expected = nlohmann::json::parse(get_file(rasters + "expected.json")).at("files");
+  const auto expected = files::parse_json(get_file(rasters + "expected.json")).at("files");
   for (const auto& [name, facts] : expected.items()) {
     CAPTURE(name);
     Raster raster(rasters + name);

@@ -2,8 +2,8 @@
 #include "ditrain/plan/memory_picture.hpp"
 
 #include <catch2/catch.hpp>
-#include <regex>
 
+#include "ditrain/base/pattern.hpp"
 #include "ditrain/plan/run_plan.hpp"
 
 using namespace ditrain;
@@ -43,10 +43,11 @@ struct Rect {
   double x, y, width, height;
 };
 std::vector<Rect> rects(const std::string& svg, const std::string& kind) {
-  const std::regex pattern("<rect class=\"" + kind + "\" x=\"(.+?)\" y=\"(.+?)\" width=\"(.+?)\" height=\"(.+?)\"");
+  const Pattern pattern("<rect class=\"" + kind + R"p(" x="([^"]+)" y="([^"]+)" width="([^"]+)" height="([^"]+)")p");
   std::vector<Rect> found;
-  for (auto m = std::sregex_iterator(svg.begin(), svg.end(), pattern); m != std::sregex_iterator(); ++m)
-    found.push_back({std::stod((*m)[1]), std::stod((*m)[2]), std::stod((*m)[3]), std::stod((*m)[4])});
+  Pattern::Match m;
+  for (size_t at = 0; (m = pattern.find(svg, at)); at = m.end)
+    found.push_back({std::stod(m.groups[1]), std::stod(m.groups[2]), std::stod(m.groups[3]), std::stod(m.groups[4])});
   return found;
 }
 

@@ -3,6 +3,7 @@
 
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/images/image.hpp"
 #include "run_folder.hpp"
 
@@ -18,7 +19,7 @@ images::ImageU8 noise(int64_t side) {
   return image;
 }
 
-std::string all_events(const nlohmann::json& run) { return run.at("events").dump(); }
+std::string all_events(const nlohmann::json& run) { return files::json_text(run.at("events")); }
 
 }  // namespace
 

@@ -4,10 +4,10 @@
 
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "ditrain/base/temporary_folder.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/report/page.hpp"
 
 namespace ditrain::report {
@@ -29,7 +29,7 @@ inline std::string metrics_line(int64_t step, double loss, const std::string& mo
 inline nlohmann::json data_of(const std::string& page) {
   const std::string begin = "id=\"data\">";
   const size_t at = page.find(begin) + begin.size();
-  return nlohmann::json::parse(page.substr(at, page.find("</script", at) - at));
+  return files::parse_json(page.substr(at, page.find("</script", at) - at));
 }
 
 inline std::string read(const std::string& path) {

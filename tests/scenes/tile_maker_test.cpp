@@ -12,11 +12,11 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "dataset/tile_fixture.hpp"
 #include "ditrain/base/error.hpp"
 #include "ditrain/files/file_lock.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/scenes/inspect.hpp"
 #include "images/raster_fixture.hpp"
 #include "support/files.hpp"
@@ -635,7 +635,7 @@ TEST_CASE("inspect: rows of more numbers than are read at a time are cut") {
   std::string vrt = fmt::format("<VRTDataset rasterXSize=\"{}\" rasterYSize=\"2\">", width);
   for (int b = 1; b <= 20; ++b) vrt += fmt::format("<VRTRasterBand dataType=\"UInt16\" band=\"{}\"/>", b);
   put_file(scratch.at("in/a.vrt"), vrt + "</VRTDataset>");
-  const auto file = nlohmann::json::parse(inspect_path(scratch / "in").json)["files"][0];
+  const auto file = files::parse_json(inspect_path(scratch / "in").json)["files"][0];
   for (int b = 0; b < 20; ++b) REQUIRE(file["valid"][size_t(b)] == 2 * width);
   CHECK(file["max"][19] == 0);
 }
@@ -693,7 +693,7 @@ TEST_CASE("inspect: what ditdata make would refuse has no line of it, and classe
   images::write_u16(scratch.at("types/b.tif"), {"x"}, 4, 4);
   CHECK(table_of("types").find("b.tif] another type than ") != std::string::npos);
   const auto classes = [&](const std::string& folder) {
-    return nlohmann::json::parse(inspect_path(scratch / folder).json)["classes"];
+    return files::parse_json(inspect_path(scratch / folder).json)["classes"];
   };
   for (const char* name :
        {"products/one/one_B2.tif", "products/two/two_B2.tif", "classes/one/a.tif", "classes/two/b.tif"})
@@ -705,14 +705,14 @@ TEST_CASE("inspect: what ditdata make would refuse has no line of it, and classe
 TEST_CASE("inspect: rasters, tiles and images") {
   const ScratchFolder scratch;
   scratch.write_grey("images/a/x.png", 100);
-  const auto images = nlohmann::json::parse(inspect_path(scratch / "images").json);
+  const auto images = files::parse_json(inspect_path(scratch / "images").json);
   CHECK(images["kind"] == "images");
   CHECK(images["classes"] == nlohmann::json{"a"});
   CHECK(images["files"][0]["shape"] == nlohmann::json{3, 8, 8});
   CHECK(images["files"][0]["mean"] == nlohmann::json{100, 100, 100});
   TestTiles{.labels = {0, 1, 0, 1}}.write(scratch.at("tiles/a.safetensors"));
   const Inspection tiles = inspect_path(scratch / "tiles");
-  CHECK(nlohmann::json::parse(tiles.json)["files"][0]["tiles"] == 4);
+  CHECK(files::parse_json(tiles.json)["files"][0]["tiles"] == 4);
   CHECK(tiles.table.find("data.kind=tiles") != std::string::npos);
   CHECK(tiles.table.find("model.num_classes=2") != std::string::npos);
 
@@ -737,7 +737,7 @@ TEST_CASE("inspect: rasters, tiles and images") {
   const Inspection moments = inspect_path(scratch / "moments");
   CHECK(moments.table.find("refuse") == std::string::npos);
   CHECK(moments.table.find("model.num_classes=5 data.latent_scale=0.18215\n") != std::string::npos);
-  CHECK(nlohmann::json::parse(moments.json)["files"][0]["flipped"] == true);
+  CHECK(files::parse_json(moments.json)["files"][0]["flipped"] == true);
   CHECK(moments.table.find("as they are trained on: 0\n") != std::string::npos);
   std::vector<float> large(48);
   for (size_t i = 0; i < large.size(); ++i) large[i] = i % 2 == 0 ? 5.5f : -5.5f;
@@ -748,7 +748,7 @@ TEST_CASE("inspect: rasters, tiles and images") {
   CHECK(unscaled.table.find("data.path='" + scratch / "large latents" + "' ") != std::string::npos);
   weights::write_safetensors(scratch.at("wide/a.safetensors"), {{"latents", "F64", {3, 4, 2, 2}, values.data()}});
   const Inspection wide = inspect_path(scratch / "wide");
-  CHECK(nlohmann::json::parse(wide.json)["files"][0]["dtype"] == "float64");
+  CHECK(files::parse_json(wide.json)["files"][0]["dtype"] == "float64");
   CHECK(wide.table.find("ditrain would refuse it: ") != std::string::npos);
   CHECK(wide.damaged == 0);
 
@@ -756,8 +756,8 @@ TEST_CASE("inspect: rasters, tiles and images") {
   const Inspection some = inspect_path(scratch / "images");
   CHECK(some.damaged == 1);
   CHECK(some.table.find("damaged: ") != std::string::npos);
-  CHECK(nlohmann::json::parse(some.json)["files"].size() == 1);
-  CHECK(nlohmann::json::parse(some.json)["damaged"][0]["problem"].get<std::string>().find("broken.png") !=
+  CHECK(files::parse_json(some.json)["files"].size() == 1);
+  CHECK(files::parse_json(some.json)["damaged"][0]["problem"].get<std::string>().find("broken.png") !=
         std::string::npos);
   refused([&] { inspect_path(scratch / "none"); }, "none");
   if (!images::has_gdal()) SKIP("no GDAL");
@@ -767,13 +767,13 @@ TEST_CASE("inspect: rasters, tiles and images") {
   refused([&] { find_scenes({.from = scratch / "packed"}); }, "try unpacking the archives there first");
   images::write_u16(scratch.at("per band/T33_B02_10m.tif"), {""}, 20, 30);
   const Inspection per_band = inspect_path(scratch / "per band");
-  CHECK(nlohmann::json::parse(per_band.json)["files"][0]["bands"] == nlohmann::json{"B02"});
+  CHECK(files::parse_json(per_band.json)["files"][0]["bands"] == nlohmann::json{"B02"});
   CHECK(per_band.table.find("ditdata make --from '" + scratch / "per band" + "' --bands B2 --tile 16 --out TILES\n") !=
         std::string::npos);
   refused([&] { find_scenes({.from = scratch / "per band", .bands = {"B4"}}); },
           "no raster has any of the bands; got 1 raster(s) with B02, expected B4");
   images::write_u16(scratch.at("in/a.tif"), {"x", "y"}, 4, 6, place(10), 9);
-  const auto found = nlohmann::json::parse(inspect_path(scratch / "in").json);
+  const auto found = files::parse_json(inspect_path(scratch / "in").json);
   const auto& file = found["files"][0];
   CHECK(file["dtype"] == "uint16");
   CHECK(file["shape"] == nlohmann::json{2, 4, 6});

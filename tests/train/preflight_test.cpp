@@ -1,9 +1,9 @@
 #include "ditrain/train/preflight.hpp"
 
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
 #include "dist/thread_world.hpp"
+#include "ditrain/files/json.hpp"
 #include "support/small_config.hpp"
 
 using namespace ditrain;
@@ -25,7 +25,7 @@ TEST_CASE("preflight: slow nodes, clocks and full disks are named") {
   CHECK(verdict.shares[1] == Approx(0.86));
   CHECK(verdict.shares[3] == Approx(0.1));
   CHECK(train::find_problems(nodes, 10, 0.5).slow_hosts == std::vector<std::string>{"d"});
-  const nlohmann::json json = nlohmann::json::parse(train::to_json(nodes, verdict));
+  const nlohmann::json json = files::parse_json(train::to_json(nodes, verdict));
   CHECK(json.at("slow") == nlohmann::json({"c", "d"}));
   CHECK(json.at("problems").size() == 8);
   CHECK(json.at("nodes").at(1).at("host") == "b");

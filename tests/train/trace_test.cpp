@@ -5,13 +5,13 @@
 #include <cmath>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "dist/thread_world.hpp"
 #include "ditrain/base/clock.hpp"
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/files/files.hpp"
+#include "ditrain/files/json.hpp"
 #include "support/quiet_communicator.hpp"
 
 using namespace ditrain;
@@ -51,7 +51,7 @@ nlohmann::json world_trace(int ranks, const std::function<void(train::Trace&, in
     gained_s = comm.rank() * drift_s;
     trace.write(folder / "trace.json", comm);
   });
-  return nlohmann::json::parse(text_of(folder / "trace.json"));
+  return files::parse_json(text_of(folder / "trace.json"));
 }
 
 }  // namespace
@@ -69,7 +69,7 @@ TEST_CASE("a trace holds the names of its lanes, then the first events that fit 
   CHECK_THAT(some, Catch::Contains("\"events_left_out\":1"));
   const std::string none = written(trace, 1 << 24);  // 64 bytes, less than an event
   CHECK(none.ends_with("\"traceEvents\":[\n\n]}\n"));
-  CHECK(nlohmann::json::parse(none).at("otherData").at("events_left_out") == 7);
+  CHECK(files::parse_json(none).at("otherData").at("events_left_out") == 7);
 }
 
 TEST_CASE("a trace of several nodes names ranks, hosts and lanes, and has one clock") {
@@ -126,7 +126,7 @@ TEST_CASE("copies that are under way at the same time have lanes of their own, a
   trace.add("step", "step", 0.1, 0.9);
   for (const double s : {0.1, 0.2, 0.3}) trace.add("in", "copy", s, s + 0.15, train::Lane::kCopyIn);
   trace.add("node", "forward", 0.1, 0.9);  // ends with its step, to the rounded nanosecond
-  const auto events = nlohmann::json::parse(written(trace, 1)).at("traceEvents");
+  const auto events = files::parse_json(written(trace, 1)).at("traceEvents");
   std::map<int, double> end_of;
   std::vector<double> ends;
   int copies = 0;

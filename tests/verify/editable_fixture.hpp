@@ -5,12 +5,12 @@
 #include <cstring>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "ditrain/base/temporary_folder.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/verify/verify.hpp"
 #include "ditrain/weights/safetensors.hpp"
 #include "support/workers.hpp"
@@ -74,7 +74,7 @@ struct EditableFixture {
       header[name] = {{"dtype", e.dtype}, {"shape", e.shape}, {"data_offsets", {end, end + e.bytes.size()}}};
       end += e.bytes.size();
     }
-    const std::string text = header.dump();
+    const std::string text = files::json_text(header);
     const uint64_t length = text.size();
     std::ofstream out(path, std::ios::binary);
     out.write(reinterpret_cast<const char*>(&length), sizeof length) << text;

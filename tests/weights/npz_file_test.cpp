@@ -1,9 +1,9 @@
 #include "ditrain/weights/npz_file.hpp"
 
 #include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/files/sha256.hpp"
 #include "ditrain/weights/npz.hpp"
 #include "support/files.hpp"
@@ -44,7 +44,7 @@ void check_refused(const std::string& file, const std::string& message) {
 }  // namespace
 
 TEST_CASE("files that numpy wrote give the same arrays, and hostile ones are refused") {
-  const json expected = json::parse(get_file(kFolder + "expected.json"));
+  const json expected = files::parse_json(get_file(kFolder + "expected.json"));
   int loaded = 0, refused = 0;
   for (const auto& [name, file] : expected.at("files").items()) {
     CAPTURE(name, file.at("why"));

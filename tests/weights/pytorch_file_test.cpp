@@ -2,9 +2,9 @@
 
 #include <catch2/catch.hpp>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
 #include "ditrain/base/error.hpp"
+#include "ditrain/files/json.hpp"
 #include "ditrain/files/sha256.hpp"
 #include "ditrain/weights/safetensors.hpp"
 #include "ditrain/weights/weight_list.hpp"
@@ -49,7 +49,7 @@ void check_file_refused(const std::string& file, const std::string& message) {
 }  // namespace
 
 TEST_CASE("files that PyTorch wrote give the same tensors, and hostile ones are refused") {
-  const json expected = json::parse(get_file(kPyTorchFolder + "expected.json"));
+  const json expected = files::parse_json(get_file(kPyTorchFolder + "expected.json"));
   int loaded = 0, refused = 0;
   for (const auto& [name, file] : expected.at("files").items()) {
     CAPTURE(name, file.at("why"));
@@ -73,7 +73,7 @@ TEST_CASE("files that PyTorch wrote give the same tensors, and hostile ones are 
       CHECK(tensors[w.name].at("shape") == w.shape);
       CHECK(tensors[w.name].at("sha256") == w.sha256);
     }
-    CHECK(json::parse(to_json(list)).at("tensors") == tensors);
+    CHECK(files::parse_json(to_json(list)).at("tensors") == tensors);
   }
   CHECK(loaded >= 15);
   CHECK(refused >= 40);

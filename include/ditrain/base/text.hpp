@@ -3,6 +3,7 @@
 #include <charconv>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace ditrain {
@@ -15,6 +16,9 @@ std::string format_duration(double seconds);
 std::vector<std::string> split(std::string_view text, char separator);
 /// The same parts without the blanks around them.
 std::vector<std::string> cells(std::string_view text, char separator);
+
+/// The text with one word for another wherever it stands, pair {from, to} after pair.
+std::string replaced(std::string text, const std::vector<std::pair<std::string, std::string>>& pairs);
 
 /// Whether the whole text is one number (without blanks, without +); `value` becomes it, and stays otherwise.
 template <class T>

@@ -3,20 +3,23 @@
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
 namespace ditrain::files {
 
-/// Parses JSON.
+/// Parses JSON, to nlohmann::json or nlohmann::ordered_json. The library's own functions take seconds to compile in
+/// each file that calls them.
 /// Errors:   nlohmann::json::exception, also for values that are nested deeper than 100 times: the library writes and
 ///           copies them by recursion
 template <class Json = nlohmann::json>
-Json parse_json(const std::string& text) {
-  constexpr int kMostDepth = 100;
-  return Json::parse(text, [](int depth, typename Json::parse_event_t, Json&) {
-    if (depth > kMostDepth) throw Json::other_error::create(500, "values are nested too deeply", nullptr);
-    return true;
-  });
-}
+Json parse_json(std::string_view text);
+/// The same; is_discarded() where parse_json has an error.
+template <class Json = nlohmann::json>
+Json parse_json_or_discard(std::string_view text);
+
+/// As text: in one line, or `indent` spaces per level. Bytes that are no UTF-8, as paths may have, become U+FFFD.
+std::string json_text(const nlohmann::json& json, int indent = -1);
+std::string json_text(const nlohmann::ordered_json& json, int indent = -1);
 
 /// The object in a file of at most `max_bytes`, such as the config of a model or the index of shards.
 /// Errors:   InputError, where = path: not a regular file, too large, not JSON, no object; else as fail_to_read
