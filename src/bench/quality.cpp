@@ -13,6 +13,7 @@
 
 #include "child.hpp"
 #include "ditrain/base/error.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/checkpoint/export.hpp"
 #include "ditrain/config/differences.hpp"
 #include "ditrain/config/option_table.hpp"
@@ -47,6 +48,8 @@ constexpr double kStop_s = 30;  // for a run to end its step and to write a chec
 constexpr uint64_t kImageSeed = 17;
 constexpr int64_t kGridRows = 8;
 constexpr std::string_view kCalibration = "calibration";
+const std::set<std::string> kOwnNames = {"calibration",       "quality.json", "results.jsonl",  "curves.svg",
+                                         "curves_guided.svg", "grid.png",     "grid_guided.png"};  // in --out
 constexpr std::string_view kFirstMark = "mark_1";  // as sample.guide: the same run's checkpoint of the first mark
 
 [[noreturn]] void refuse(const std::string& what, const std::string& got, const std::string& expected,
@@ -116,7 +119,8 @@ diffusion::SamplerConfig sampler_within(const config::Config& c, bool guided, in
   diffusion::SamplerConfig sampler = config::sampler_of(c);
   if (!guided) sampler.cfg_scale = 1;
   const auto process = diffusion::make_process(c.diffusion, c.model.learn_sigma);
-  for (int64_t steps = evaluations; steps >= 1; --steps) {
+  const bool has_steps = c.diffusion.process->name == std::string("ddpm");
+  for (int64_t steps = has_steps ? std::min(evaluations, c.diffusion.num_steps) : evaluations; steps >= 1; --steps) {
     sampler.spacing = std::to_string(steps);
     int64_t count = 0;
     for (const double t : diffusion::model_times(*process, sampler))
@@ -227,7 +231,8 @@ void QualityMeterOfRecipes::load_recipes() {
       refuse("a run with a constant learning rate keeps no checkpoint of its first mark: " + r.name,
              fmt::format("sample.guide: {}", kFirstMark), "a checkpoint, or optimizer.schedule: wsd or cosine");
     if (!names.insert(r.name).second) refuse("two recipes of one name", r.name, "files of different names");
-    if (r.name == kCalibration) refuse("the bench has a folder of this name itself", r.name, "a file of another name");
+    if (r.name.starts_with('.') || !is_utf8(r.name) || kOwnNames.contains(r.name))
+      refuse("no name for a folder in --out, where the bench has files of its own", r.name, "a file of another name");
     config::Config& c = r.config;
     for (const auto& [key, start] :
          {std::pair{"train.init_from", c.train.init_from}, {"train.branch_from", c.train.branch_from}})
@@ -309,7 +314,7 @@ void QualityMeterOfRecipes::go_on(const std::string& file) {
   const Json marks = value_there("minutes");
   const size_t shared = std::min(marks.size(), bench_.minutes.size());
   if (marks.is_array() && std::equal(marks.begin(), marks.begin() + std::ptrdiff_t(shared), setup_["minutes"].begin()))
-    setup_["minutes"] = marks;  // later ones come with their first result
+    setup_["minutes"] = marks;  // later ones come with their first run
   else
     refuse(bench_.out + " holds another comparison", "minutes " + files::json_text(setup_["minutes"]),
            "minutes " + files::json_text(marks), "--out with a new folder, or marks that begin as those");
@@ -377,14 +382,16 @@ bool QualityMeterOfRecipes::is_not_measured(const Recipe& r) const {
   return std::find(names.begin(), names.end(), Json(r.trained_as)) != names.end();
 }
 
-// A step of a recipe without a measured time takes as long as the first recipe's, as far as keys can tell.
+// A step of a recipe without a measured time takes as long as the first recipe's: only keys that cost next to nothing.
 void QualityMeterOfRecipes::expect_equal_cost(const Recipe& r) const {
-  for (const config::Difference& d : config::differences(recipes_.front().config, r.config))
-    for (const std::string_view key : {"model.", "train.global_batch", "train.micro_batch", "train.precision",
-                                       "train.recompute", "train.routing", "optimizer.kind"})
-      if (d.key.starts_with(key))
-        refuse("steps of this recipe take another time than those of the config: " + r.name, d.key + ": " + d.new_value,
-               d.old_value, "without --equal-steps");
+  for (const config::Difference& d : config::differences(recipes_.front().config, r.config)) {
+    const auto begins = [&](std::string_view key) { return d.key.starts_with(key); };
+    constexpr std::string_view kFree[] = {"diffusion.",       "sample.",          "optimizer.",  "ema.",
+                                          "train.layer_sync", "data.random_flip", "data.augment"};
+    if (d.key == "optimizer.kind" || d.key == "ema.snapshots_every" || std::none_of(kFree, std::end(kFree), begins))
+      refuse("steps of this recipe may take another time than those of the config: " + r.name,
+             d.key + ": " + d.new_value, d.old_value, "without --equal-steps");
+  }
 }
 
 // CPU time per step of each recipe, from short runs in turns with the first recipe's, once for a folder: what the
@@ -392,6 +399,11 @@ void QualityMeterOfRecipes::expect_equal_cost(const Recipe& r) const {
 // equal_steps new recipes take that of the first one.
 void QualityMeterOfRecipes::calibrate() {
   Json& known = setup_["cpu_seconds_per_step"];
+  for (const auto& [name, seconds] : known.items())
+    if (!seconds.is_number() || !(seconds.get<double>() > 0))
+      refuse(path("quality.json") + " is damaged",
+             fmt::format("cpu_seconds_per_step of {}: {}", name, files::json_text(seconds)), "a number above 0",
+             "--out with a new folder");
   std::vector<const Recipe*> turns;
   const Recipe& reference = recipes_.front();
   const bool has_reference = known.contains(reference.trained_as);
@@ -463,15 +475,21 @@ void QualityMeterOfRecipes::read_results() {
                     text = fs::exists(file) ? files::read_text_file(file, kMostBytes) : "";
   if (!text.empty() && text.back() != '\n')  // a line that was cut off would swallow the next one
     files::write_file_atomically(file, text.substr(0, text.rfind('\n') + 1));
-  for (const auto& line : lines_of(path("results.jsonl"))) {
-    const auto recipe =
-        std::find_if(recipes_.begin(), recipes_.end(), [&](const Recipe& r) { return line.at("recipe") == r.name; });
-    if (recipe == recipes_.end()) continue;
-    const auto mark = line.at("mark").get<size_t>();
-    if (mark >= recipe->steps.size() || line.at("steps") != recipe->steps[mark]) continue;  // by another calibration
-    results_[{line.at("guided").get<bool>(), size_t(recipe - recipes_.begin()), mark, line.at("seed").get<int64_t>()}] =
-        values_of(line.at("values"));
-  }
+  for (const auto& line : lines_of(file)) try {
+      const auto recipe =
+          std::find_if(recipes_.begin(), recipes_.end(), [&](const Recipe& r) { return line.at("recipe") == r.name; });
+      if (recipe == recipes_.end()) continue;
+      for (const auto& [key, value] : {std::pair{"samples", bench_.samples}, {"evaluations", bench_.evaluations}})
+        if (line.value(key, value) != value)  // earlier versions wrote neither
+          refuse(file + " holds results of another command", fmt::format("{} {}", key, line.at(key).get<int64_t>()),
+                 fmt::format("{} {}", key, value), "results of one command in each folder");
+      const auto mark = line.at("mark").get<size_t>();
+      if (mark >= recipe->steps.size() || line.at("steps") != recipe->steps[mark]) continue;  // by another calibration
+      results_[{line.at("guided").get<bool>(), size_t(recipe - recipes_.begin()), mark,
+                line.at("seed").get<int64_t>()}] = values_of(line.at("values"));
+    } catch (const nlohmann::json::exception& e) {
+      refuse(file + " is damaged", files::json_problem(e), "lines that the bench wrote", "this file without that line");
+    }
 }
 
 // Both parts of the data, as models see it.
@@ -542,7 +560,7 @@ std::string QualityMeterOfRecipes::train_to(const Recipe& r, int64_t seed, size_
     config::Config trunk = c;
     trunk.optimizer.schedule = optim::LrSchedule::kConstant;
     trunk.train.steps = int64_t(std::floor(double(c.train.steps) * (1 - c.optimizer.decay_share)));
-    if (trunk.train.steps > 0) {
+    if (trunk.train.steps > 0 && trunk.train.steps < c.train.steps) {
       c.train.branch_from = fs::absolute(run + "/trunk").string();
       if (!fs::exists(own)) {
         if (!train(trunk, c.train.branch_from)) return "";
@@ -601,13 +619,18 @@ void QualityMeterOfRecipes::finish(size_t recipe, int64_t seed, size_t mark) {
     if (const Point p{guided, recipe, mark, seed}; (!guided || guides(r)) && !results_.contains(p))
       missing.push_back(p);
   if (missing.empty()) return;
+  for (size_t k = setup_["minutes"].size(); k <= mark; ++k)  // before the run: a schedule is made for its length
+    setup_["minutes"].push_back(bench_.minutes[k]), write_setup();
   const std::string folder = train_to(r, seed, mark);
   for (const Point& p : missing) {
     expect_no_stop();
     const double minutes = r.minutes_of(mark) + (p.guided ? r.guide_minutes_of(mark) : 0);
-    const LabelledImages images = folder.empty() ? LabelledImages() : draw(r, folder, p);
-    const bool finite = !folder.empty() && std::all_of(images.images.begin(), images.images.end(),
-                                                       [](float x) { return std::isfinite(x); });
+    const bool has_guide =
+        !p.guided || r.config.sample.guide != kFirstMark || !std::isnan(results_.at({false, recipe, 0, seed}).front());
+    const bool has_models = !folder.empty() && has_guide;  // none of a run that diverged
+    const LabelledImages images = has_models ? draw(r, folder, p) : LabelledImages();
+    const bool finite =
+        has_models && std::all_of(images.images.begin(), images.images.end(), [](float x) { return std::isfinite(x); });
     MeasureValues values;
     values.fill(std::numeric_limits<double>::quiet_NaN());
     if (finite) {
@@ -615,12 +638,16 @@ void QualityMeterOfRecipes::finish(size_t recipe, int64_t seed, size_t mark) {
       values = meter_->measure(images, r.config.model.patch_size, uint64_t(seed));
     }
     results_[p] = values;
-    const Json line = {{"recipe", r.name},         {"seed", seed},           {"mark", mark},
-                       {"guided", p.guided},       {"steps", r.steps[mark]}, {"cpu_minutes", minutes},
+    const Json line = {{"recipe", r.name},
+                       {"seed", seed},
+                       {"mark", mark},
+                       {"guided", p.guided},
+                       {"steps", r.steps[mark]},
+                       {"cpu_minutes", minutes},
+                       {"samples", bench_.samples},
+                       {"evaluations", bench_.evaluations},
                        {"values", json_of(values)}};
     files::append_line(path("results.jsonl"), files::json_text(line));
-    for (size_t k = setup_["minutes"].size(); k <= mark; ++k)
-      setup_["minutes"].push_back(bench_.minutes[k]), write_setup();
     std::string told = finite ? "" : "  diverged";
     for (size_t m = 0; m < kMeasures.size() && finite; ++m)
       told += fmt::format("  {} {:.3g}", kMeasures[m].name, values[m]);

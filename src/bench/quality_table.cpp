@@ -127,7 +127,9 @@ Row QualityTable::comparison(size_t recipe, size_t with, bool guided) const {
       text = "not within its time";
     } else {
       const bool at_first = starts_at(ours);  // it may have been there before
-      text = times.value == 0 ? "not reached" : (at_first ? "> " : "") + text_of(times);
+      text = times.value > 0  ? (at_first ? "> " : "") + text_of(times)
+             : times.high > 0 ? fmt::format("not reached [0, {:.3g}]", times.high)
+                              : "not reached";
       if (times.contains(1)) text += ", even";
       if (times.value > 0)
         text += fmt::format(" ({}{:.3g} min)", at_first ? "< " : "",

@@ -165,8 +165,9 @@ void StartingPoint::begin(int64_t step, const std::string& topology) {
     fs::rename(grid, grid.parent_path() / ("discarded_" + grid.filename().string()), error);
     if (error) log::warn("{} is of a step that is discarded, and stays: {}", path, error.message());
   }
-  const int64_t lines = discard_metrics_after(run_.options.out, step);
-  if (lines > 0) log::info("{} line(s) after step {} moved to metrics.discarded.jsonl", lines, step);
+  // A branch that goes on without a checkpoint of its own begins anew, perhaps at a later step of its trunk.
+  const int64_t kept = checkpoint_.empty() ? 0 : step, lines = discard_metrics_after(run_.options.out, kept);
+  if (lines > 0) log::info("{} line(s) after step {} moved to metrics.discarded.jsonl", lines, kept);
 }
 
 }  // namespace ditrain::train

@@ -251,8 +251,12 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
   refused(quality(scratch / "x", "1,2"), {"--recipe", scratch / "old.yaml"}, "compared from random weights on");
   refused(quality(scratch / "x", "1,2"), {"--first-seed", "3"}, "--seeds 1 --first-seed 0");
   refused(quality(scratch / "x", "1,2"), {"--precision", "bf16"}, "--set train.precision=bf16");
-  write_file(scratch / "calibration.yaml", "sample: {cfg_scale: 1}\n");
-  refused(quality(scratch / "x", "1,2"), {"--recipe", scratch / "calibration.yaml"}, "a file of another name");
+  fs::create_directories(scratch / "names");
+  for (const char* name : {"calibration", "results.jsonl", "grid.png", "..", "n\xff"}) {
+    write_file(scratch / "names" + "/" + name + ".yaml", "sample: {cfg_scale: 1}\n");
+    refused(quality(scratch / "x", "1,2"), {"--recipe", scratch / "names" + "/" + name + ".yaml"},
+            "a file of another name");
+  }
   // What was refused fixes nothing: the same folder takes another content of the recipe.
   write_file(scratch / "late.yaml", "sample: {guide: " + out + "/nowhere}\n");
   refused(base, recipes + Args{"--recipe", scratch / "late.yaml"}, "nowhere");
@@ -298,7 +302,9 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
   write_file(scratch / "narrower.yaml", "model: {mlp_ratio: 2}\n");
   const Args slower = {"--recipe", scratch / "slower.yaml:1"}, equal = {"--equal-steps"};
   refused(base, equal + Args{"--recipe", scratch / "narrower.yaml"},
-          "take another time than those of the config: narrower");
+          "may take another time than those of the config: narrower");
+  write_file(scratch / "widths.yaml", "ema: {snapshots_every: 1}\n");
+  refused(base, equal + Args{"--recipe", scratch / "widths.yaml"}, "ema.snapshots_every: 1");
   for (const Args& command : {slower + equal, slower})
     CHECK_THAT(require_ok(program("ditbench", base + tiny + command)).out,
                Contains("slower: not measured, a step counts as one of quickstart"));
@@ -361,7 +367,13 @@ TEST_CASE("ditbench: quality of recipes in real runs, which goes on where it was
   refused_if("images", nullptr, "holds another comparison; got images");
   refused_if("data", {{"training", 1}}, "holds runs on other data");
   refused_if("quick", false, "holds another comparison; got quick true");
+  refused_if("cpu_seconds_per_step", {{"quickstart", nullptr}}, "quality.json is damaged");
   write_file(out + "/quality.json", ditrain::files::json_text(setup));
+  const std::string measured = read_file(out + "/results.jsonl");
+  write_file(out + "/results.jsonl", measured + "{\"seed\": 0}\n");
+  refused(base, {}, "results.jsonl is damaged; got key 'recipe' not found");
+  write_file(out + "/results.jsonl", measured + "{\"recipe\": \"quickstart\", \"samples\": 7}\n");
+  refused(base, {}, "results.jsonl holds results of another command; got samples 7");
   write_file(out + "/results.jsonl", "");
   refused(base, recipes, "has gone on beyond a mark whose result is lost");
   write_file(out + "/quality.json", "{\"minutes\": ");

@@ -117,6 +117,14 @@ TEST_CASE("branch: a branch that changes nothing has the bits of the run that go
   refused(sets({branch, "optimizer.kind=muon"}), 6, "optimizer.kind: adamw");
   refused(sets({branch}), 4, "step 4 of train.steps: 4");
   refused(sets({branch, "train.init_from=" + trunk}), 6, "both say what a run starts from");
+
+  // One that has lost its checkpoints begins anew where the trunk is by now, and keeps no line of before.
+  const Args resume = {"--resume", "auto"};
+  REQUIRE_EXIT(run(tiny_ditrain(trunk, 5, more + resume)), 0);
+  fs::remove_all(scratch / "same" + "/checkpoints");
+  CHECK_THAT(require_ok(tiny_ditrain(scratch / "same", 6, more + sets({branch}) + resume)).out,
+             Contains("2 line(s) after step 0 moved to metrics.discarded.jsonl"));
+  CHECK(column(read_metrics(scratch / "same"), "step") == std::vector<double>{6});
 }
 
 TEST_CASE("resume: more steps of a schedule that has decayed are warned of, more of a constant one are not") {

@@ -40,6 +40,8 @@ TEST_CASE("values of JSON that are nested deeply are refused") {
   CHECK(parse_json(nested(100)).is_array());
   CHECK(problem([&] { parse_json(nested(200)); }) == "values are nested too deeply");
   CHECK(ditrain::files::parse_json_or_discard(nested(1 << 20)).is_discarded());
+  CHECK(parse_json("[\"" + std::string(200, '[') + R"(\\"])").size() == 1);  // brackets in a text, behind an escape
+  CHECK(parse_json(R"(["\"[", 1])").size() == 2);
 }
 
 TEST_CASE("a text that is no JSON is discarded where the caller says so") {
