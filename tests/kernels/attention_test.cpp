@@ -318,36 +318,75 @@ TEST_CASE("bits of bf16 attention do not depend on strides, neighbours, old scra
 }
 
 TEST_CASE("a key whose scores are all -infinity has no part in bf16 attention") {
-  // Tokens that fill no tile; an even number, as a pair of queries of which one exists meets this key on AVX512-BF16.
-  constexpr int64_t kTokens = 38, kDim = 19, kStride = 3 * kDim, kKey = 20;
-  std::vector<BFloat16> qkv = rounded(random_values(kTokens * kStride, 31)),
-                        dout = rounded(random_values(kTokens * kDim, 32));
-  for (int64_t t = 0; t < kTokens; ++t) qkv[size_t(t * kStride + 4)] = to_bf16(-0.5f);
-  qkv[size_t(kKey * kStride + kDim + 4)] = to_bf16(std::numeric_limits<float>::infinity());
-  const AttentionHead head{.tokens = kTokens,
+  constexpr int64_t kDim = 19, kStride = 3 * kDim, kKey = 20;
+  for (const int64_t tokens : {37, 38}) {  // that fill no tile
+    std::vector<BFloat16> qkv = rounded(random_values(tokens * kStride, 31)),
+                          dout = rounded(random_values(tokens * kDim, 32));
+    for (int64_t t = 0; t < tokens; ++t) qkv[size_t(t * kStride + 4)] = to_bf16(-0.5f);
+    qkv[size_t(kKey * kStride + kDim + 4)] = to_bf16(std::numeric_limits<float>::infinity());
+    const AttentionHead head{.tokens = tokens,
+                             .head_dim = kDim,
+                             .q = qkv.data(),
+                             .k = qkv.data() + kDim,
+                             .v = qkv.data() + 2 * kDim,
+                             .qkv_stride = kStride,
+                             .out_stride = kDim,
+                             .scale = 0.25f,
+                             .type = DType::kBF16};
+    for (const AttentionKernels* table : usable_attention(DType::kBF16)) {
+      INFO(table->name);
+      std::vector<BFloat16> out(dout.size()), dqkv(qkv.size());
+      std::vector<float> lse(tokens);
+      const Scratch scratch(table->scratch_bytes(tokens, kDim));
+      table->forward(head, out.data(), lse.data(), scratch.get());
+      for (const float x : widened(out)) REQUIRE(std::isfinite(x));
+      table->backward(head, out.data(), dout.data(), lse.data(), dqkv.data(), dqkv.data() + kDim,
+                      dqkv.data() + 2 * kDim, scratch.get());
+      const std::vector<float> gradients = widened(dqkv);
+      for (int64_t t = 0; t < tokens; ++t)
+        for (int64_t d = kDim; d < kStride; ++d) {
+          const float x = gradients[size_t(t * kStride + d)];
+          REQUIRE((t == kKey ? x == 0 : std::isfinite(x)));
+        }
+    }
+  }
+}
+
+TEST_CASE("keys whose scores are all -infinity have no part, even where they come first and fill tiles") {
+  constexpr int64_t kTokens = 600, kDim = 16, kStride = 3 * kDim, kFirst = 300;
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    std::vector<BFloat16> qkv = rounded(random_values(kTokens * kStride, 33));
+    for (int64_t t = 0; t < kTokens; ++t) qkv[size_t(t * kStride + 4)] = to_bf16(0.5f);
+    for (int64_t t = 0; t < kFirst; ++t)
+      qkv[size_t(t * kStride + kDim + 4)] = to_bf16(-std::numeric_limits<float>::infinity());
+    const std::vector<float> wide = widened(qkv);
+    const auto head_from = [&](int64_t key) {  // its queries are those of the keys
+      const auto at = [&](int64_t token, int64_t part) -> const void* {
+        const int64_t n = token * kStride + part * kDim;
+        return type == DType::kF32 ? static_cast<const void*>(wide.data() + n) : qkv.data() + n;
+      };
+      return AttentionHead{.tokens = kTokens - key,
                            .head_dim = kDim,
-                           .q = qkv.data(),
-                           .k = qkv.data() + kDim,
-                           .v = qkv.data() + 2 * kDim,
+                           .q = at(key, 0),
+                           .k = at(key, 1),
+                           .v = at(key, 2),
                            .qkv_stride = kStride,
                            .out_stride = kDim,
                            .scale = 0.25f,
-                           .type = DType::kBF16};
-  for (const AttentionKernels* table : usable_attention(DType::kBF16)) {
-    INFO(table->name);
-    std::vector<BFloat16> out(dout.size()), dqkv(qkv.size());
-    std::vector<float> lse(kTokens);
-    const Scratch scratch(table->scratch_bytes(kTokens, kDim));
-    table->forward(head, out.data(), lse.data(), scratch.get());
-    for (const float x : widened(out)) REQUIRE(std::isfinite(x));
-    table->backward(head, out.data(), dout.data(), lse.data(), dqkv.data(), dqkv.data() + kDim, dqkv.data() + 2 * kDim,
-                    scratch.get());
-    const std::vector<float> gradients = widened(dqkv);
-    for (int64_t t = 0; t < kTokens; ++t)
-      for (int64_t d = kDim; d < kStride; ++d) {
-        const float x = gradients[size_t(t * kStride + d)];
-        REQUIRE((t == kKey ? x == 0 : std::isfinite(x)));
-      }
+                           .type = type};
+    };
+    for (const AttentionKernels* table : usable_attention(type)) {
+      INFO(table->name << " " << dtype_name(type));
+      const auto lse_of = [&](int64_t key) {
+        const AttentionHead head = head_from(key);
+        std::vector<float> out(size_t(head.tokens * kDim)), lse(size_t(head.tokens));
+        const Scratch scratch(table->forward_scratch_bytes(head.tokens, kDim));
+        table->forward(head, out.data(), lse.data(), scratch.get());  // bf16 takes half of out
+        return std::vector<float>(lse.end() - (kTokens - kFirst), lse.end());
+      };
+      const std::vector<float> all = lse_of(0), finite = lse_of(kFirst);
+      for (size_t i = 0; i < all.size(); ++i) REQUIRE(all[i] == Approx(finite[i]).epsilon(1e-3));
+    }
   }
 }
 

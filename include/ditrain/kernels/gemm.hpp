@@ -32,7 +32,8 @@ struct Patches {
 /// weights [kernel_h, kernel_w, C, N] is a convolution (implicit GEMM). Array row r is output pixel first_row + r; an
 /// image has out_h x out_w of them, row by row. Column (i, j, c) of output pixel (y, x) is channel c of input pixel (y
 /// stride_h - pad_top + i, x stride_w - pad_left + j), zero outside the image. out_h and out_w imply the padding below
-/// and to the right. Whole lines of padding may be skipped, so infinite weights there need not give NaN.
+/// and to the right. Whole lines of padding may be skipped, so infinite weights there need not give NaN,
+/// and a sum that has underflowed to -0 need not become 0; both may depend on how n is split.
 struct Window {
   int64_t channels = 0;           ///< C; 0: no window, the operand is an array
   int64_t height = 0, width = 0;  ///< H, W of a stored image
