@@ -14,8 +14,7 @@
 #include "reference_names.hpp"
 
 // The name of a key that is also the path of its field, and access to that field.
-#define DITRAIN_KEY(path) \
-#path, [](auto& config) -> auto& { return config.path; }
+#define DITRAIN_KEY(path) #path, field_at([](Config & config) -> auto& { return config.path; })
 
 namespace ditrain::config {
 namespace {

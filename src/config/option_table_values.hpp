@@ -67,6 +67,18 @@ std::string read_text(const OptionValue& value, const std::string& origin, const
 std::string read_choice(const OptionValue& value, const std::vector<std::string>& words, const std::string& origin,
                         const std::string& name);
 
+/// A field of the config. Its type alone is a parameter, so that rows of one kind share their code.
+template <class T>
+struct Field {
+  T& (*at)(Config&);
+  T& operator()(Config& c) const { return at(c); }
+  const T& operator()(const Config& c) const { return at(const_cast<Config&>(c)); }
+};
+template <class F>
+auto field_at(F access) {
+  return Field<std::remove_reference_t<std::invoke_result_t<F, Config&>>>{access};
+}
+
 /// Splits "section.key" into a row without set and get.
 Option named_option(const std::string& name, std::string help, std::string expected);
 

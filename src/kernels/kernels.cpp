@@ -5,9 +5,18 @@
 #include "instruction_sets.hpp"
 
 namespace ditrain::kernels {
+namespace {
+
+void check_types(const GemmArgs& g) {
+  for (const DType type : {g.a_type, g.b_type, g.c_type})
+    DITRAIN_CHECK(g.arithmetic != DType::kF32 || type == DType::kF32, "products in f32 take f32 arrays alone");
+}
+
+}  // namespace
 
 void gemm(const GemmArgs& args, void* scratch, const PackingGroup& packers) {
   DITRAIN_DCHECK(!args.accumulate || args.c_type == DType::kF32, "gemm accumulates onto f32 only");
+  check_types(args);
   DITRAIN_DCHECK(args.n > 0 || args.a_row_sums == nullptr, "gemm without columns takes no row sums");
   DITRAIN_DCHECK(args.window_a.channels == 0 || (args.trans_a == Trans::kNo && args.normalise_a.mean == nullptr &&
                                                  args.patches_a.size == 0 && args.a_row_sums == nullptr),
@@ -36,6 +45,7 @@ size_t packed_b_bytes(int64_t k, int64_t n, DType arithmetic) {
   return size_t((n + p.tile_cols - 1) / p.tile_cols * p.tile_cols * words) * sizeof(float);
 }
 void pack_b(const GemmArgs& args, float* panels) {
+  check_types(args);
   process_kernels().kernels.products(args.arithmetic).pack_b(args, panels);
 }
 void unpack_b(const PackedB& b, int64_t k, DType arithmetic, float* values) {

@@ -239,6 +239,7 @@ TEST_CASE("conv: weights come out of their panels as they were, rounded where pr
   for (const DType type : kTypes)
     for (const DType arithmetic : kTypes)
       for (const Trans trans : {Trans::kNo, Trans::kYes}) {
+        if (type == DType::kBF16 && arithmetic == DType::kF32) continue;
         const Values w(kSteps * kColumns, type, 6);
         const GemmArgs args{.n = kColumns,
                             .k = kSteps,
@@ -264,18 +265,18 @@ TEST_CASE("conv: weights come out of their panels as they were, rounded where pr
 TEST_CASE("conv: a result in bf16 is the f32 one, rounded once, and so is what is added to it") {
   struct Case {
     Problem p;
-    DType type;
     EpilogueKind kind;
   };
+  constexpr DType kType = DType::kBF16;
   const Problem lines{1, 34, 32, 160, 40};  // more rows than are summed at a time, more steps than a chunk has
-  for (const Case& c : {Case{kProblems[2], DType::kF32, EpilogueKind::kSilu},
-                        {kProblems[3], DType::kF32, EpilogueKind::kResidual},
-                        {lines, DType::kBF16, EpilogueKind::kSilu},
-                        {lines, DType::kBF16, EpilogueKind::kResidual}})
-    for (const ProductKernels* table : usable_products(c.type)) {
+  for (const Case& c : {Case{kProblems[2], EpilogueKind::kSilu},
+                        {kProblems[3], EpilogueKind::kResidual},
+                        {lines, EpilogueKind::kSilu},
+                        {lines, EpilogueKind::kResidual}})
+    for (const ProductKernels* table : usable_products(kType)) {
       INFO(text(c.p, *table));
       const EpilogueKind kind = c.kind;
-      Data d(c.p, c.type, c.type, kind);
+      Data d(c.p, kType, kType, kind);
       std::vector<BFloat16> residual;
       for (float& x : d.residual.f32) residual.push_back(to_bf16(x)), x = to_f32(residual.back());
       std::vector<float> want = d.run(*table);

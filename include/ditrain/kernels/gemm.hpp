@@ -107,7 +107,7 @@ struct GemmArgs {
   bool accumulate = false;      ///< c must be f32
   const float* bias = nullptr;  ///< added once to every row; null: none
   DType a_type = DType::kF32, b_type = DType::kF32, c_type = DType::kF32;
-  DType arithmetic = DType::kF32;
+  DType arithmetic = DType::kF32;  ///< f32 takes f32 arrays alone, bf16 any
   Normalise normalise_a = {}, normalise_b = {};
   Patches patches_a = {}, patches_b = {};  ///< excludes a normalisation; lda, ldb are not used then
   PackedB packed_b = {};
