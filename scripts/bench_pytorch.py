@@ -672,6 +672,10 @@ def main():
     both_layouts = "eager,channels_last,compile,compile+channels_last"
     default_modes = both_layouts if args.vae or args.inception else "eager,compile"
     args.precision, args.modes = args.precision.split(","), (args.modes or default_modes).split(",")
+    known_modes = both_layouts.split(",") if args.vae or args.inception else ["eager", "compile"]
+    for mode in args.modes:
+        if mode not in known_modes:
+            parser.error(f"--modes {mode}: expected some of {', '.join(known_modes)}")
     if args.ops and args.precision != ["f32"]:
         parser.error("--ops compares operators in f32 only; leave --precision out")
     args.threads = numbers(args.threads) if args.threads else default_threads()
