@@ -12,7 +12,7 @@
 #if defined(DITRAIN_KERNELS_X86)
 #define DITRAIN_INSTRUCTION_SETS(ROW)                                       \
   ROW(amx_bf16, against_amx_bf16(cpu), DITRAIN_BF16_FAMILIES)               \
-  ROW(avx512_bf16, against_avx512_bf16(cpu), DITRAIN_ALL_BUT_F32_PRODUCTS)  \
+  ROW(avx512_bf16, against_avx512_bf16(cpu), DITRAIN_ALL_BUT_F32)           \
   ROW(avx512, against_avx512(cpu), DITRAIN_ALL_FAMILIES)                    \
   ROW(avx2, cpu.avx2_fma ? "" : lacks("avx2 or fma"), DITRAIN_ALL_FAMILIES) \
   ROW(baseline, "", DITRAIN_ALL_FAMILIES)
@@ -34,12 +34,12 @@
 
 // Attention makes its products on the matrix unit, too. A family that a set lacks is taken from one below it.
 #define DITRAIN_BF16_FAMILIES(set) .bf16_products = &set::bf16_products, .bf16_attention = &set::attention
-#define DITRAIN_ATTENTION_AND_BF16_PRODUCTS(set) \
-  .bf16_products = &set::bf16_products, .f32_attention = &set::attention, .bf16_attention = &set::attention
-#define DITRAIN_PRODUCTS_AND_ATTENTION(set) .f32_products = &set::f32_products, DITRAIN_ATTENTION_AND_BF16_PRODUCTS(set)
+// Products and attention of f32 would be the code of avx512.
+#define DITRAIN_ALL_BUT_F32(set) DITRAIN_BF16_FAMILIES(set), .elementwise = &set::elementwise
+#define DITRAIN_PRODUCTS_AND_ATTENTION(set)                                                                   \
+  .f32_products = &set::f32_products, .bf16_products = &set::bf16_products, .f32_attention = &set::attention, \
+  .bf16_attention = &set::attention
 #define DITRAIN_ALL_FAMILIES(set) DITRAIN_PRODUCTS_AND_ATTENTION(set), .elementwise = &set::elementwise
-// Their code would be that of avx512.
-#define DITRAIN_ALL_BUT_F32_PRODUCTS(set) DITRAIN_ATTENTION_AND_BF16_PRODUCTS(set), .elementwise = &set::elementwise
 
 namespace ditrain::kernels {
 

@@ -10,6 +10,9 @@ namespace {
 void check_types(const GemmArgs& g) {
   for (const DType type : {g.a_type, g.b_type, g.c_type})
     DITRAIN_CHECK(g.arithmetic != DType::kF32 || type == DType::kF32, "products in f32 take f32 arrays alone");
+  DITRAIN_CHECK((g.normalise_a.mean == nullptr || g.a_type == DType::kF32) &&
+                    (g.normalise_b.mean == nullptr || g.b_type == DType::kF32),
+                "f32 arrays alone are normalised");
 }
 
 }  // namespace

@@ -8,8 +8,8 @@ endif()
 
 # ditrain_instruction_set(NAME "FILES" FLAGS...): the objects of an instruction set, isa/FILE.cpp each; its row in
 # instruction_sets.cpp names the families that they hold. Constants in FLAGS: see isa/common.inc.
-set(other_families f32_panels bf16_products attention elementwise)
-set(all_families f32_products ${other_families})
+set(bf16_families bf16_products attention elementwise)
+set(all_families f32_products f32_panels ${bf16_families})  # f32_panels: of products and attention
 function(ditrain_isa_object name families)
   list(TRANSFORM families REPLACE "(.+)" "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/isa/\\1.cpp")
   add_library(ditrain_kernels_${name} OBJECT EXCLUDE_FROM_ALL ${families})
@@ -33,7 +33,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
       -DDITRAIN_LANES=16 -DDITRAIN_TILE_ROWS=14)
   ditrain_instruction_set(avx2 "${all_families}" -mavx2 -mfma -DDITRAIN_LANES=8 -DDITRAIN_TILE_ROWS=6)
   ditrain_instruction_set(avx512 "${all_families}" ${avx512_flags})
-  ditrain_instruction_set(avx512_bf16 "${other_families}" ${avx512_flags} -mavx512bf16)
+  ditrain_instruction_set(avx512_bf16 "${bf16_families}" ${avx512_flags} -mavx512bf16)
   ditrain_instruction_set(amx_bf16 "bf16_products;tile_attention" ${avx512_flags} -mavx512bf16 -mamx-tile -mamx-bf16
                           -DDITRAIN_TILE_UNIT=amx_unit.inc)
   # The tile unit in plain C++, for the kernels' tests alone: see tests/kernels/models.cpp.

@@ -114,6 +114,8 @@ void convolve(Context& ctx, const ChannelView& x, const ConvWeights& w, const Te
                       .a_type = x.images.dtype(),
                       .c_type = y.images.dtype()};
   set_weights(g, w, pw.get());
+  if (g.arithmetic == DType::kF32 && g.c_type != DType::kF32)
+    throw ShapeError({.where = kOp, .what = "type of the result of f32 tensors", .got = "bf16", .expected = "f32"});
   g.epilogue.kind = epilogue_of(output.kind);
   if (output.residual.defined()) g.epilogue.in = presidual.emplace(output.residual).get(), g.epilogue.in_stride = N;
   if (!is_plain(conv)) g.window_a = window_of(conv, x.shape(), x.images.dim(3), shape);

@@ -5,6 +5,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/kernels/elementwise.hpp"
+#include "ditrain/platform/cpu.hpp"
 #include "gemm_grid.hpp"
 
 namespace ditrain::ops {
@@ -16,10 +17,11 @@ constexpr int64_t kRowsOfCluster = 64;  // with fewer, clusters are not told apa
 
 // On Emerald Rapids an element that comes from memory is packed in 0.3 ns, the time of 350 multiply-adds of its matrix
 // unit, and one from the other core's caches is read in no less (tests/bench/reports/2026-11-26-amx-emerald-rapids.md):
-// workers pack alone there. Processors without a unit are taken to share a cache that costs nothing to read.
+// workers pack alone there. In f32 such processors pack in the time of 9, whether their unit is used or not; others are
+// taken to share a cache that costs nothing to read. (Arm's unit has the numbers of this one, none of its own.)
 PackingCost packing_cost(DType arithmetic) {
   if (kernels::multiplies_on_unit(arithmetic)) return {.element = 350, .others = 1};
-  return {.element = 9, .others = kernels::multiplies_on_unit(DType::kBF16) ? 0.5 : 0.0};
+  return {.element = 9, .others = platform::cpu_features().has_amx_bf16 ? 0.5 : 0.0};
 }
 
 // Rows between cuts: moments are those of whole units.

@@ -46,6 +46,9 @@ Sizes sizes(const char* op, const LinearInput& input, const Tensor& w, const Ten
 DType arithmetic_of(const Tensor& a, const Tensor& b) {
   return a.dtype() == DType::kBF16 || b.dtype() == DType::kBF16 ? DType::kBF16 : DType::kF32;
 }
+void expect_product_type(const char* op, const Tensor& a, const Tensor& b, const Tensor& y) {
+  if (arithmetic_of(a, b) == DType::kF32) expect_dtype(op, "the product of f32 tensors", y, DType::kF32);
+}
 
 // Start of the conditioning chunk of sample 0.
 const float* chunk_start(const Pin<float>& cond, const Chunk& chunk, int64_t width) {
@@ -217,6 +220,7 @@ void linear_forward(Context& ctx, const LinearInput& x, const Tensor& w, const T
                     const LinearOutput& output) {
   constexpr const char* kOp = "linear_forward";
   const Sizes s = sizes(kOp, x, w, y);
+  expect_product_type(kOp, x.x, w, y);
   const Pin<void> px(x.x), pw(w), py(y);
   const PinnedBias pb(kOp, "b", b, s.n);
   const PinnedOutput out(kOp, output, y);
@@ -234,6 +238,7 @@ void linear_backward_data(Context& ctx, const Tensor& dy, const Tensor& w, const
   const int64_t parts = output.kind == LinearOutput::Kind::kSwigluBackward ? 2 : 1;
   const Sizes s = sizes(kOp, dx, w, dy, parts);
   if (accumulate) expect_dtype(kOp, "a gradient that is added to", dx, DType::kF32);
+  expect_product_type(kOp, dy, w, dx);
   const Pin<void> pdy(dy), pw(w), pdx(dx);
   const PinnedOutput out(kOp, output, dx);
   gemm(ctx, {.m = s.m,

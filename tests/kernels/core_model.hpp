@@ -89,7 +89,7 @@ class CacheModel {
 
 /// What a core was told: operations of the unit, and lines by the cache they came from (L1, L2, beyond).
 struct CoreCounts {
-  int64_t products = 0, tile_loads = 0, tile_stores = 0, zeroings = 0, vector_loads = 0, vector_stores = 0, scalars = 0;
+  int64_t products = 0, tile_loads = 0, tile_stores = 0, vector_stores = 0;
   int64_t tile_lines[3] = {}, vector_lines[3] = {};
 };
 
@@ -110,7 +110,6 @@ class CoreModel final : public UnitListener {
     retire(1, ready_[sum]);
   }
   void zero(int tile) override {
-    ++counts_.zeroings;
     ready_[tile] = issue(1);
     retire(1, ready_[tile]);
   }
@@ -142,14 +141,13 @@ class CoreModel final : public UnitListener {
   }
   void vector_load(const void* p, int64_t bytes) {
     const bool vector = bytes >= kVector;
-    ++(vector ? counts_.vector_loads : counts_.scalars);
     const double uops = vector ? 1 + C::kVectorOperations : 1, at = issue(uops);
     double ready = read(address(p), bytes, at, counts_.vector_lines);
     if (vector) work_ = std::max(work_, at) + C::kVectorWork, ready = std::max(ready, work_);
     retire(uops, ready);
   }
   void vector_store(const void* p, int64_t bytes) {
-    ++(bytes >= kVector ? counts_.vector_stores : counts_.scalars);
+    if (bytes >= kVector) ++counts_.vector_stores;
     const double at = issue(1);
     write(address(p), bytes, at, at);
     retire(1, at + 1);

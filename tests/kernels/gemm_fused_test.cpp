@@ -205,12 +205,12 @@ TEST_CASE("gemm accumulates onto f32 and adds the sums of rows of a") {
       check({m, n, k, true, false, type, type, DType::kF32, arithmetic, EpilogueKind::kNone, Norm::kNone, true, true});
 }
 
-TEST_CASE("gemm normalises an operand while packing") {
+TEST_CASE("gemm normalises an f32 operand while packing") {
   for (auto [type, arithmetic] : kTypesAndArithmetics)
     for (Norm norm : {Norm::kA, Norm::kB})
       for (int trans = 0; trans < 4; ++trans)
-        check({33, 47, 90, (trans & 1) != 0, (trans & 2) != 0, type, type, DType::kF32, arithmetic, EpilogueKind::kNone,
-               norm});
+        check({33, 47, 90, (trans & 1) != 0, (trans & 2) != 0, norm == Norm::kA ? DType::kF32 : type,
+               norm == Norm::kB ? DType::kF32 : type, DType::kF32, arithmetic, EpilogueKind::kNone, norm});
 }
 
 TEST_CASE("gemm applies its epilogues") {
@@ -338,8 +338,8 @@ TEST_CASE("bf16 gemm gives the same bits when a packing group packs b together")
 TEST_CASE("fused gemm gives the same bits however it is cut") {
   for (DType type : kTypes) {
     for (const ProductKernels* table : usable_products(type)) {
-      const Problem p{187,     205, kSumChunk + 70, false, true, type, type, type, type, EpilogueKind::kGateResidual,
-                      Norm::kA};
+      const Problem p{
+          187, 205, kSumChunk + 70, false, true, DType::kF32, type, type, type, EpilogueKind::kGateResidual, Norm::kA};
       INFO(text(p, table->name));
       Data one(p), many(p);
       run(*table, one.args);
@@ -359,7 +359,7 @@ TEST_CASE("gemm gives the same bits for any cache blocks") {
   for (DType type : kTypes) {
     const int64_t k = kSumChunk + 71;
     for (const Problem& p :
-         {Problem{1031, 37, k, false, true, type, type, type, type, EpilogueKind::kGateResidual, Norm::kA},
+         {Problem{1031, 37, k, false, true, DType::kF32, type, type, type, EpilogueKind::kGateResidual, Norm::kA},
           Problem{187, 203, k, false, false, type, type, type, type},
           Problem{187, 203, k, true, false, type, DType::kF32, DType::kF32, type, EpilogueKind::kNone, Norm::kB, true,
                   true}}) {

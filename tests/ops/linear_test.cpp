@@ -354,6 +354,10 @@ TEST_CASE("linear layers refuse types that do not fit, and say which") {
 
   CHECK(message_of<ShapeError>([&] { ops::linear_forward(ctx, p.x, p.w, bf16(p.b), y); }) ==
         "[linear_forward] type of b; got bf16, expected f32");
+  CHECK(message_of<ShapeError>([&] { ops::linear_forward(ctx, p.x, p.w, p.b, half_y); }) ==
+        "[linear_forward] type of the product of f32 tensors; got bf16, expected f32");
+  CHECK(message_of<ShapeError>([&] { ops::linear_backward_data(ctx, p.dy, p.w, bf16(dx)); }) ==
+        "[linear_backward_data] type of the product of f32 tensors; got bf16, expected f32");
   CHECK(message_of<ShapeError>([&] { ops::linear_forward(ctx, labels, p.w, p.b, y); }) ==
         "[linear_forward] type of an operand; got i64, expected f32 or bf16");
   CHECK(message_of<ShapeError>([&] { ops::linear_backward_data(ctx, p.dy, p.w, bf16(dx), true); }) ==
@@ -376,7 +380,7 @@ TEST_CASE("linear layers refuse types that do not fit, and say which") {
           ops::linear_backward_data(ctx, p.dy, p.w, dx, false, ops::times_gelu_slope(bf16(dx), {}));
         }) == "[linear_backward_data] type of what an epilogue reads; got bf16, expected f32");
   CHECK(message_of<ShapeError>([&] {
-          ops::linear_forward(ctx, p.x, p.w, p.b, half_y, ops::then_gate_residual(p.stream, p.gate, half_y));
+          ops::linear_forward(ctx, p.x, bf16(p.w), p.b, half_y, ops::then_gate_residual(p.stream, p.gate, half_y));
         }) == "[linear_forward] type of what an epilogue writes; got bf16, expected f32");
   CHECK(message_of<ShapeError>([&] {
           const ops::Chunk gate{bf16(p.gate.cond), 1};

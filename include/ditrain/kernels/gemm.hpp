@@ -92,8 +92,8 @@ struct Epilogue {
 /// c[m,n] = epilogue((accumulate ? c : 0) + op(a)[m,k] op(b)[k,n] + bias[n])
 /// Shapes:   a is [m,k] with row stride lda, or [k,m] if trans_a; b is [k,n] with ldb, or [n,k] if trans_b; c [m,n],
 ///           ldc
-/// Types:    operands and c are f32 or bf16 each; sums f32. `arithmetic` kBF16 rounds both operands to bf16 (then bf16
-///           multiply-adds where the CPU has them, f32 arithmetic on the rounded values elsewhere)
+/// Types:    `arithmetic` kF32: operands and c are f32; kBF16: f32 or bf16 each, operands rounded to bf16 (then bf16
+///           multiply-adds where the CPU has them, f32 arithmetic on the rounded values elsewhere); sums f32
 struct GemmArgs {
   int64_t m = 0, n = 0, k = 0;
   const void* a = nullptr;
@@ -107,9 +107,9 @@ struct GemmArgs {
   bool accumulate = false;      ///< c must be f32
   const float* bias = nullptr;  ///< added once to every row; null: none
   DType a_type = DType::kF32, b_type = DType::kF32, c_type = DType::kF32;
-  DType arithmetic = DType::kF32;  ///< f32 takes f32 arrays alone, bf16 any
-  Normalise normalise_a = {}, normalise_b = {};
-  Patches patches_a = {}, patches_b = {};  ///< excludes a normalisation; lda, ldb are not used then
+  DType arithmetic = DType::kF32;
+  Normalise normalise_a = {}, normalise_b = {};  ///< of f32 operands
+  Patches patches_a = {}, patches_b = {};        ///< excludes a normalisation; lda, ldb are not used then
   PackedB packed_b = {};
   Window window_a = {};  ///< excludes trans_a, normalise_a and patches_a; lda is not used then
   Epilogue epilogue = {};

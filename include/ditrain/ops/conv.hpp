@@ -50,7 +50,7 @@ Shape conv2d_shape(const Shape& x, const Shape& w, const Conv2d& conv);
 /// Math:     y[b,p,q,n] = f(bias[n] + sum_{i,j,c} x[b, p stride_h - pad_top + i, q stride_w - pad_left + j, c]
 ///           w[i,j,c,n]), the sum over (i, j, c) in this order, in chunks of kernels::kSumChunk
 /// Shapes:   x [B,H,W,C]; w [kernel_h,kernel_w,C,N]; bias [N] or undefined; y conv2d_shape(...), all without gaps
-/// Types:    x, w, y f32 or bf16; bias f32; sums f32; bf16 products if x or w is bf16
+/// Types:    x, w, y f32 or bf16, y f32 if x and w are; bias f32; sums f32; bf16 products if x or w is bf16
 /// Numerics: the bits do not depend on the number of workers or clusters
 /// Memory:   scratch of the context only; y aliases nothing
 /// Errors:   ShapeError "[conv2d] ..."

@@ -1,6 +1,7 @@
 // Linear layers and what is fused with them. Legend: M rows (batch x tokens), K inputs, N outputs; w is [N, K] as in
 // the public state dict. Tensors are f32 or bf16; if one operand of a product is bf16, the other is rounded to bf16
-// too, and sums are f32. Shapes or types that do not fit are a ShapeError that names the op.
+// too, and the result may be either; that of f32 operands is f32, as sums are. Shapes or types that do not fit are a
+// ShapeError that names the op.
 #pragma once
 #include <optional>
 
