@@ -791,7 +791,8 @@ int run(int argc, char** argv, dist::Communicator& comm) {
   log_origins(line, job, config);
 
   const auto model = checkpoint::load_model(source, job.precision);
-  const auto guide = job.guide.empty() ? nullptr : checkpoint::load_guide(job.guide, config, job.precision);
+  const auto guide =
+      job.guide.empty() ? nullptr : checkpoint::load_guide(job.guide, config, source.class_names, job.precision);
   for (const std::string& note : placement.notes) log::info("{}", note);
   if (!placement.second_run.empty()) log::info("{}", placement.second_run);
   ops::Context ctx(team);

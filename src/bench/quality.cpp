@@ -508,7 +508,7 @@ void QualityMeterOfRecipes::open_images() {
     config::Config settled = r.config;
     settled.data = settled_data_;
     if (const std::string& guide = r.config.sample.guide; !guide.empty() && guide != kFirstMark) {
-      if (checkpoint::load_guide(guide, settled) != nullptr)  // refuses those of other models
+      if (checkpoint::load_guide(guide, settled, inputs.facts.class_names) != nullptr)  // refuses those of other models
         harness_.note(fmt::format("{}: CPU minutes are without those of its guide {}", r.name, guide));
     }
   }
@@ -585,8 +585,9 @@ LabelledImages QualityMeterOfRecipes::draw(const Recipe& r, const std::string& r
   const DType precision = r.config.train.precision;
   const auto model = checkpoint::load_model(source, precision);
   const std::string guide_path = guide_of(r, p.seed);
-  const auto guide =
-      p.guided && !guide_path.empty() ? checkpoint::load_guide(guide_path, source.config, precision) : nullptr;
+  const auto guide = p.guided && !guide_path.empty()
+                         ? checkpoint::load_guide(guide_path, source.config, source.class_names, precision)
+                         : nullptr;
   const auto labels = meter_->labels_of_real(bench_.samples, uint64_t(p.seed));
   const eval::GenerateRequest request{
       .sampler = sampler_within(r.config, p.guided, bench_.evaluations),

@@ -113,7 +113,8 @@ std::vector<config::Difference> differences_of_meaning(config::Config a, config:
   return all;
 }
 
-std::unique_ptr<nn::Model> load_guide(const std::string& path, const config::Config& config, DType products) {
+std::unique_ptr<nn::Model> load_guide(const std::string& path, const config::Config& config,
+                                      const std::vector<std::string>& class_names, DType products) {
   if (path == config::kRoutedGuide) return nullptr;
   const WeightsSource source = find_weights(path, Weights::kEma);
   for (const config::Difference& d : differences_of_meaning(source.config, config))
@@ -122,6 +123,10 @@ std::unique_ptr<nn::Model> load_guide(const std::string& path, const config::Con
                       .got = d.key + ": " + d.old_value,
                       .expected = d.new_value,
                       .hint = "an earlier checkpoint of the same run, or a smaller model trained on the same data"});
+  if (const std::string other = other_class(source.class_names, class_names); !other.empty())
+    throw InputError({.where = "guide",
+                      .what = "the labels of the guide mean other classes than those of the model: " + other,
+                      .hint = "a guide that was trained on the same classes"});
   const std::string &data = source.config.data.path, &own = config.data.path;  // empty in exports
   const bool other_path = !data.empty() && !own.empty() && data != own;
   std::error_code error;

@@ -93,7 +93,7 @@ TrainingState::TrainingState(RunContext& context, const dataset::Dataset& valida
 
 void TrainingState::load_other_models(const dataset::Dataset& validation) {
   if (const std::string& path = run.config.sample.guide; !path.empty() && config::draws_samples(run.config)) {
-    guide = checkpoint::load_guide(path, run.config);
+    guide = checkpoint::load_guide(path, run.config, run.settled.facts.class_names);
     log::info("guidance leads away from the samples of {}", guide != nullptr ? path : "the model with its routes");
   }
   const auto load = [](const eval::LatentCodecPlan& plan, nn::AutoencoderUse use) {

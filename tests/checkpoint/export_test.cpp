@@ -37,7 +37,7 @@ config::Config tiny_run() {
 
 /// A run folder with one checkpoint whose weights and average differ.
 struct TinyRun {
-  explicit TinyRun(const config::Config& config = tiny_run()) {
+  explicit TinyRun(const config::Config& config = tiny_run(), const std::vector<std::string>& class_names = {}) {
     nn::Model model(config.model);
     ParameterStore& parameters = model.parameters();
     parameters.allocate(ParameterStore::For::kTraining, DType::kF32, {.states = optim::state_arrays()});
@@ -47,6 +47,7 @@ struct TinyRun {
     checkpoint::CheckpointState state;
     state.step = state.optimizer_step = 40;
     state.config_yaml = config::to_yaml(config);
+    state.class_names = class_names;
     checkpoint = test::save_checkpoint(folder / "run/checkpoints", state, parameters);
   }
   std::string run() const { return folder / "run"; }
@@ -118,7 +119,7 @@ TEST_CASE("a run that encodes leaves the scale of its latents to its VAE, whose 
   const TinyRun tiny(guided);
   config::Config of_export = tiny_run();
   of_export.data.kind = exported.data.kind, of_export.data.latent_scale = 0.18215;
-  CHECK(checkpoint::load_guide(tiny.run(), of_export) != nullptr);
+  CHECK(checkpoint::load_guide(tiny.run(), of_export, {}) != nullptr);
 }
 
 TEST_CASE("an export says what the public network cannot load, and how others call it") {
@@ -283,11 +284,11 @@ TEST_CASE("a guide has the weights of the EMA, and learnt the same images as the
   const std::string log = tiny.folder / "log.txt";
   log::open_file(log);
   config::Config guided = tiny_run();
-  CHECK(weights_of(*checkpoint::load_guide(tiny.run(), guided)) == expected_weights(2));
-  CHECK(checkpoint::load_guide(std::string(config::kRoutedGuide), guided) == nullptr);
+  CHECK(weights_of(*checkpoint::load_guide(tiny.run(), guided, {})) == expected_weights(2));
+  CHECK(checkpoint::load_guide(std::string(config::kRoutedGuide), guided, {}) == nullptr);
   CHECK(get_file(log).empty());
   guided.data.path = "/home/someone/other";
-  CHECK(checkpoint::load_guide(tiny.run(), guided) != nullptr);
+  CHECK(checkpoint::load_guide(tiny.run(), guided, {}) != nullptr);
   log::close_file();
   CHECK_THAT(get_file(log),
              Contains("trained on /home/someone/private") && Contains("the model on /home/someone/other"));
@@ -298,12 +299,16 @@ TEST_CASE("a guide has the weights of the EMA, and learnt the same images as the
   taught.data.path = tiny.folder / "one";
   const TinyRun guide(taught);
   guided.data.path = tiny.folder / "link";
-  CHECK(checkpoint::load_guide(guide.run(), guided) != nullptr);
+  CHECK(checkpoint::load_guide(guide.run(), guided, {}) != nullptr);
   guided.data.path = tiny.folder / "two";
-  CHECK_THROWS_WITH(checkpoint::load_guide(guide.run(), guided),
+  CHECK_THROWS_WITH(checkpoint::load_guide(guide.run(), guided, {}),
                     Contains("other data than the model") && Contains("an export of the guide"));
+  const TinyRun named(tiny_run(), {"cat", "dog"});
+  CHECK(checkpoint::load_guide(named.run(), tiny_run(), {"cat", "dog"}) != nullptr);
+  CHECK_THROWS_WITH(checkpoint::load_guide(named.run(), tiny_run(), {"cat", "frog"}),
+                    Contains("labels of the guide mean other classes") && Contains("label 1 was dog, is frog"));
   guided.diffusion.noise_scale = 2;
-  CHECK_THROWS_WITH(checkpoint::load_guide(tiny.run(), guided), Contains("diffusion.noise_scale"));
+  CHECK_THROWS_WITH(checkpoint::load_guide(tiny.run(), guided, {}), Contains("diffusion.noise_scale"));
 }
 
 TEST_CASE("bf16 export holds the nearest bf16 numbers and loads again") {

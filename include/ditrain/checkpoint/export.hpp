@@ -37,13 +37,14 @@ WeightsSource find_weights(const std::string& path, Weights weights);
 /// Errors:   InputError as load_weights
 std::unique_ptr<nn::Model> load_model(const WeightsSource& source, DType products = DType::kF32);
 
-/// The guide of autoguidance for samples of a model with that config: EMA weights of `path`, as find_weights takes it.
+/// The guide of autoguidance for samples of a model with that config, whose labels have these names (empty: not known):
+/// EMA weights of `path`, as find_weights takes it.
 /// Null for config::kRoutedGuide, the model itself. Warns if it was trained on another data.path, or on images that
 /// data.hold_out keeps from the model.
 /// Errors:   as load_model; InputError for a guide that was trained on other channels, sizes, classes or ranges of the
-///           data, or on another process
+///           data, or on another process, or whose labels mean other classes
 std::unique_ptr<nn::Model> load_guide(const std::string& path, const config::Config& config,
-                                      DType products = DType::kF32);
+                                      const std::vector<std::string>& class_names, DType products = DType::kF32);
 
 /// The keys that differ and that change the meaning of a model's outputs. The folder of a condition's tiles does not,
 /// nor does a scale of latents that one side leaves to its VAE.
