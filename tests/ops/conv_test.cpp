@@ -194,7 +194,7 @@ TEST_CASE("a convolution with packed weights has the same bits, on any team and 
       LogicFault);
 }
 
-TEST_CASE("convolutions refuse shapes that do not fit") {
+TEST_CASE("convolutions refuse shapes and types that do not fit") {
   Workers one;
   const ops::Conv2d three = ops::Conv2d::same(3), valid = {.kernel_h = 3, .kernel_w = 3};
   const Tensor x({1, 4, 4, 8}), w({3, 3, 8, 5}), bias({5}), y({1, 4, 4, 5});
@@ -207,6 +207,7 @@ TEST_CASE("convolutions refuse shapes that do not fit") {
   CHECK_THROWS_AS(run(x, w, bias, Tensor({1, 4, 5, 5})), ShapeError);
   CHECK_THROWS_AS(run(x, w, bias, y, {.kind = ops::ConvOutput::Kind::kResidual, .residual = x}), ShapeError);
   CHECK_THROWS_AS(run(x, w, bias, y, {.moments = Tensor({1, 1, 3, 4})}), ShapeError);
+  CHECK_THROWS_AS(run(x, w, bias, Tensor(y.shape(), DType::kBF16)), ShapeError);
   CHECK_THROWS_AS(ops::conv2d_shape({1, 2, 9, 8}, w.shape(), valid), ShapeError);
   const Tensor moments(ops::moments_shape(y.shape()));
   CHECK_THROWS_AS(ops::group_norm(one.ctx, y, moments, bias, bias, {.groups = 2}, y), ShapeError);
