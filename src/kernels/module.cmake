@@ -43,7 +43,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   add_library(ditrain_kernel_models ALIAS ditrain_kernels_amx_model)
   # The same with a call before each access to memory, for counting: see tests/kernels/unit_counts_test.cpp.
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT DITRAIN_SANITIZE)
-    ditrain_isa_object(amx_counted bf16_products ${avx512_flags} -mavx512bf16 -DDITRAIN_TILE_UNIT=amx_model.inc
+    ditrain_isa_object(amx_counted "bf16_products;tile_attention" ${avx512_flags} -mavx512bf16 -DDITRAIN_TILE_UNIT=amx_model.inc
                        -DDITRAIN_TILE_MODEL -fsanitize=kernel-address --param=asan-instrumentation-with-call-threshold=0
                        --param=asan-stack=0 --param=asan-globals=0)
     target_compile_definitions(ditrain_kernels_amx_counted INTERFACE DITRAIN_COUNTED_KERNELS=1)
