@@ -90,13 +90,6 @@ void check_beside(const Shard& shard, const std::string& name, const SampleShape
                       .expected = fmt::format("{}", shard.latents().shape)});
 }
 
-// What the metadata of shards of ditdata states; 0: nothing that is a factor.
-double scale_factor_of(const weights::SafetensorsFile& file) {
-  const auto found = file.metadata().find("scale_factor");
-  const double factor = found == file.metadata().end() ? 0 : std::strtod(found->second.c_str(), nullptr);
-  return factor > 0 && std::isfinite(factor) ? factor : 0;
-}
-
 Shard open_shard(const std::string& path, int64_t first, const SampleShape& shape) {
   Shard shard{weights::SafetensorsFile(path), first, 0, {}};
   if (shard.draws() && shard.file.contains("latents"))
@@ -249,12 +242,18 @@ double deviation_of(const std::string& path) {
 
 }  // namespace
 
+double stated_latent_scale(const weights::SafetensorsFile& shard) {
+  const auto found = shard.metadata().find("scale_factor");
+  const double factor = found == shard.metadata().end() ? 0 : std::strtod(found->second.c_str(), nullptr);
+  return factor > 0 && std::isfinite(factor) ? factor : 0;
+}
+
 bool is_odd_deviation(double deviation) { return deviation > 2 || (deviation < 0.4 && deviation > 0); }
 
 void settle_latent_scale(Config& config) {
   std::vector<std::string> others;
   const std::vector<std::string> paths = shard_paths(config.path, others);
-  const double factor = scale_factor_of(weights::SafetensorsFile(paths.front()));
+  const double factor = stated_latent_scale(weights::SafetensorsFile(paths.front()));
   if (config.latent_scale) {
     if (factor > 0 && std::abs(*config.latent_scale / factor - 1) > 1e-6 && log::of_rank().empty())
       log::warn(
@@ -265,7 +264,7 @@ void settle_latent_scale(Config& config) {
   }
   const auto text = [](double x) { return x > 0 ? fmt::format("{}", x) : "none"; };
   for (const std::string& path : paths)
-    if (const double other = scale_factor_of(weights::SafetensorsFile(path)); other != factor)
+    if (const double other = stated_latent_scale(weights::SafetensorsFile(path)); other != factor)
       throw InputError({.where = path,
                         .what = "this shard states another scale_factor than " + paths.front(),
                         .got = text(other),

@@ -307,8 +307,8 @@ EvaluationBytes evaluation_bytes(const FidRequest& request, int world_size, int 
 }
 
 Reference read_reference(parallel::Team& team, dist::Communicator& comm, const std::string& path,
-                         const FeatureSettings& features) {
-  const FidRequest request{.real = path, .generated = "", .features = features};
+                         const FeatureSettings& features, std::optional<double> latent_scale) {
+  const FidRequest request{.real = path, .generated = "", .features = features, .latent_scale = latent_scale};
   Side side = open_side(false, path, request);
   if (side.statistics && !side.made && comm.rank() == 0) log::warn("{}", says_nothing(side));
   if (side.made && !side.made->composites.empty())

@@ -105,7 +105,7 @@ Side open_side(bool is_generated, const std::string& path, const FidRequest& req
     const bool covered = !wants(request, FidMetric::kSfid) || side.spatial_statistics;
     if (!npz.images || (covered && !needs_rows(request, is_generated))) return side;
   }
-  side.set = open_image_set(path);
+  side.set = open_image_set(path, request.latent_scale);
   side.facts = side.set->facts();
   return side;
 }

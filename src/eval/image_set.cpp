@@ -13,6 +13,7 @@
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/text.hpp"
 #include "ditrain/dataset/file_list.hpp"
+#include "ditrain/dataset/kinds.hpp"
 #include "ditrain/dataset/tile_shards.hpp"
 #include "ditrain/eval/sample_facts.hpp"
 #include "ditrain/files/files.hpp"
@@ -217,7 +218,7 @@ const char* images_of(const weights::SafetensorsFile& file) {
 
 class Shards final : public ImageSet {
  public:
-  Shards(const std::string& path, const std::vector<std::string>& files)
+  Shards(const std::string& path, const std::vector<std::string>& files, std::optional<double> latent_scale)
       : path_(path),
         paths_(files),
         facts_(read_facts(files::folder_of(files.front()))),
@@ -236,6 +237,15 @@ class Shards final : public ImageSet {
       begins_.push_back(size_);
       size_ += tensor.shape[0];
     }
+    const auto stated = [&](size_t i) { return is_encoded(i) ? dataset::stated_latent_scale(files_[i]) : 0; };
+    for (size_t i = 1; i < files.size() && !latent_scale; ++i)
+      if (stated(i) != stated(0))
+        throw InputError({.where = files[i],
+                          .what = "this shard states another scale_factor than " + files[0],
+                          .got = fmt::format("{:g}", stated(i)),
+                          .expected = fmt::format("{:g}", stated(0)),
+                          .hint = "a folder for the latents of each VAE"});
+    scale_ = float(latent_scale ? *latent_scale : stated(0) > 0 ? stated(0) : 1);
   }
 
   int64_t size() const override { return size_; }
@@ -257,13 +267,17 @@ class Shards final : public ImageSet {
       const auto* p = reinterpret_cast<const uint8_t*>(row.data);
       image.u8.assign(p, p + row.bytes);
     } else {
-      const std::vector<double> values = weights::to_f64(row);
-      image.f32.assign(values.begin(), values.end());
+      image.f32 = weights::to_f32(row);
+      if (is_encoded(shard))
+        for (float& x : image.f32) x *= scale_;
     }
     return image;
   }
 
  private:
+  // Latents as ditdata writes them, before their factor.
+  bool is_encoded(size_t shard) const { return tensors_[shard].name == "latents" || tensors_[shard].name == "mean"; }
+
   std::string path_;
   std::vector<std::string> paths_;
   std::string facts_;
@@ -272,6 +286,7 @@ class Shards final : public ImageSet {
   std::vector<weights::TensorView> tensors_;
   std::vector<int64_t> begins_;
   int64_t size_ = 0;
+  float scale_ = 1;  // of latents
 };
 
 class Tiles final : public ImageSet {
@@ -327,9 +342,10 @@ bool says_more_than_pictures(const std::string& shard) {
   return channels != 1 && channels != 3;
 }
 
-std::unique_ptr<ImageSet> open_shards(const std::string& path, const std::vector<std::string>& files) {
+std::unique_ptr<ImageSet> open_shards(const std::string& path, const std::vector<std::string>& files,
+                                      std::optional<double> latent_scale) {
   if (is_of_tiles(weights::SafetensorsFile(files.front()))) return std::make_unique<Tiles>(path);
-  return std::make_unique<Shards>(path, files);
+  return std::make_unique<Shards>(path, files, latent_scale);
 }
 
 std::string first_bytes(const std::string& path) {
@@ -369,7 +385,7 @@ std::unique_ptr<ImageSet> open_tiles(const std::string& path, const std::vector<
   return std::make_unique<Tiles>(path, bands);
 }
 
-std::unique_ptr<ImageSet> open_image_set(const std::string& path) {
+std::unique_ptr<ImageSet> open_image_set(const std::string& path, std::optional<double> latent_scale) {
   std::error_code error;
   if (fs::is_directory(path, error)) {
     for (const char* file : {"/status.json", "/checkpoints/latest", "/state.json"})
@@ -383,11 +399,11 @@ std::unique_ptr<ImageSet> open_image_set(const std::string& path) {
     for (const std::string& name : top.shards) shards.push_back(path + "/" + name);
     if (shards.empty() || (!top.images.empty() && !says_more_than_pictures(shards[0])))
       return std::make_unique<ImageFolder>(path, top);
-    return open_shards(path, shards);
+    return open_shards(path, shards, latent_scale);
   }
   if (!fs::is_regular_file(path, error)) throw InputError({.where = path, .what = "there is no such folder or file"});
   const std::string begin = first_bytes(path);
-  if (begin.size() > 8 && begin[8] == '{') return open_shards(path, {path});
+  if (begin.size() > 8 && begin[8] == '{') return open_shards(path, {path}, latent_scale);
   return std::make_unique<NpzImages>(path);
 }
 

@@ -91,7 +91,7 @@ TrainingFid::TrainingFid(const Setup& setup, const dataset::Dataset& data, paral
   load_network(settings_);
   std::string input;
   if (!setup.reference.empty()) {
-    Reference reference = read_reference(team, comm, setup.reference, settings_);
+    Reference reference = read_reference(team, comm, setup.reference, settings_, setup.latent_scale);
     reference_ = std::move(reference.statistics), description_ = std::move(reference.description);
     input = std::move(reference.input);
     const ImageSizes own{shape_.height, shape_.height, shape_.width, shape_.width};

@@ -101,6 +101,7 @@ std::unique_ptr<eval::TrainingFid> make_fid(TrainingState& state, const dataset:
   const auto tiles = latents ? nullptr : reference_tiles(config, samples);
   eval::TrainingFid::Setup setup{
       .reference = tiles ? "" : config.eval.reference, .samples = samples, .is_latent = latents};
+  if (latents) setup.latent_scale = config.data.latent_scale;
   setup.features.kind = feature_kind(config);
   setup.features.weights = config.eval.weights;
   const RankTimeoutScope no_limit(run, 0);

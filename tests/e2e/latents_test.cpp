@@ -160,6 +160,18 @@ TEST_CASE("ditdata: the latents of three bands of tiles, which have no names") {
   settings.insert(settings.end(), {"data.latent_scale=0.5", "model.num_classes=2", "train.global_batch=5"});
   REQUIRE_EXIT(run(tiny_ditrain(scratch / "run", 2, sets(settings))), 0);
 
+  // Latents as eval.reference are multiplied as those of the data are.
+  double distances[2];
+  for (const bool named : {false, true}) {
+    const std::string out = scratch / (named ? "named" : "own");
+    Args of_latents = settings;
+    of_latents.insert(of_latents.end(), {"sample.steps=2", "eval.fid_every_steps=1", "eval.fid_samples=5",
+                                         "eval.reference=" + (named ? scratch / "latents" : "")});
+    REQUIRE_EXIT(run(tiny_ditrain(out, 1, sets(of_latents))), 0);
+    distances[named] = read_metrics(out).at(0).at("fid_pixels");
+  }
+  CHECK_THAT(distances[1], Catch::WithinRel(distances[0], 1e-6));
+
   // Decoded samples are compared with tiles in the values that the model learns.
   write_small_vae(scratch / "vae");
   Args measured = settings;

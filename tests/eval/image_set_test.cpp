@@ -142,6 +142,25 @@ TEST_CASE("shards of images and latents are one set") {
   CHECK_THROWS_WITH(open_image_set(folder.path()), Contains("there is no tensor 'latents'"));
 }
 
+TEST_CASE("latents are multiplied by the factor that their shards state, or by the one that is given") {
+  TemporaryFolder folder;
+  std::vector<float> values(2 * 4 * 2 * 2, 3.0f);
+  const auto write = [&](const char* file, const char* name, const std::string& factor) {
+    weights::write_safetensors(folder / file, {{name, "F32", {2, 4, 2, 2}, values.data()}}, {{"scale_factor", factor}});
+  };
+  write("0.safetensors", "latents", "0.5"), write("1.safetensors", "mean", "0.5");
+  CHECK(first_values(*open_image_set(folder.path())) == std::vector<double>{1.5, 1.5, 1.5, 1.5});
+  CHECK(first_values(*open_image_set(folder.path(), 2)) == std::vector<double>{6, 6, 6, 6});
+  CHECK(first_values(*open_image_set(folder / "0.safetensors")) == std::vector<double>{1.5, 1.5});
+  write("1.safetensors", "mean", "0.25");
+  CHECK_THROWS_WITH(open_image_set(folder.path()), Contains("1.safetensors") &&
+                                                       Contains("another scale_factor than") &&
+                                                       Contains("got 0.25, expected 0.5"));
+  CHECK(first_values(*open_image_set(folder.path(), 1)) == std::vector<double>{3, 3, 3, 3});
+  write("2.safetensors", "samples", "0.5");  // ditsample's are scaled
+  CHECK(first_values(*open_image_set(folder / "2.safetensors")) == std::vector<double>{3, 3});
+}
+
 TEST_CASE("tiles keep their numbers, and a missing one gets the mean of the valid ones of its band") {
   TemporaryFolder folder;
   dataset::TestTiles tiles{.n = 2, .side = 2, .bands = {"B4", "B8"}, .metadata = {{"nodata", "[9, null]"}}};

@@ -7,6 +7,9 @@
 
 #include "ditrain/dataset/dataset.hpp"
 
+namespace ditrain::weights {
+class SafetensorsFile;
+}
 namespace ditrain::dataset {
 
 struct OpenRequest {
@@ -32,6 +35,8 @@ struct DataKind {
 const DataKind* find_kind(std::string_view name);
 /// Whether values to train on are so wide or narrow that latents were probably not scaled: about 1 is learnt well.
 bool is_odd_deviation(double deviation);
+/// The factor of latents that the metadata of a shard state; 0: nothing that is a factor.
+double stated_latent_scale(const weights::SafetensorsFile& shard);
 std::string help_of_kinds();  ///< "shapes: drawn, needs no files; folder: ..."
 
 }  // namespace ditrain::dataset

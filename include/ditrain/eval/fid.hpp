@@ -32,6 +32,7 @@ struct FidRequest {
   std::vector<FidMetric> metrics = {FidMetric::kFid};
   bool allow_small = false;      ///< allow fewer images than feature dimensions
   bool keep_statistics = false;  ///< return the statistics of the real side, too
+  std::optional<double> latent_scale = {};  ///< see open_image_set
 };
 
 /// Statistics of the real side, one entry per composite, and how they were made.
@@ -89,7 +90,7 @@ struct Reference {
 /// Collective: rank 0 returns it, the others return none.
 /// Errors:   as evaluate_fid
 Reference read_reference(parallel::Team& team, dist::Communicator& comm, const std::string& path,
-                         const FeatureSettings& features);
+                         const FeatureSettings& features, std::optional<double> latent_scale = {});
 
 /// Number of images at the path whose features a distance needs; 0: the path holds statistics.
 /// Errors:   as open_image_set

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -66,9 +67,11 @@ class ImageSet {
 ///   moments) or `samples` (ditsample's, in [-1, 1], see round_as_saved).
 /// Files are told apart by content. Where pictures lie beside shards the pictures are read, unless they cannot show
 /// what the shards hold (tiles, latents, or a number of channels other than one and three). Tiles (tile_shards.hpp)
-/// keep their digital numbers; a missing one becomes the mean of the valid ones of its band in its tile.
-/// Errors:   InputError, where = path: nothing of that kind, no images, a class without images, wrong types or shapes
-std::unique_ptr<ImageSet> open_image_set(const std::string& path);
+/// keep their digital numbers; a missing one becomes the mean of the valid ones of its band in its tile. `latents` and
+/// `mean` are multiplied by `latent_scale`, or else by the scale_factor that their shards state, as training does.
+/// Errors:   InputError, where = path: nothing of that kind, no images, a class without images, wrong types or shapes,
+///           shards that state another scale_factor than the first one
+std::unique_ptr<ImageSet> open_image_set(const std::string& path, std::optional<double> latent_scale = {});
 
 /// Opens tiles; the channels of their images are these bands, in this order.
 /// Errors:   InputError, where = path: no tiles, a band that is not there

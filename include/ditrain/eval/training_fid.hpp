@@ -6,6 +6,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,8 @@ class TrainingFid {
     std::string reference = {};  ///< images or statistics, as ditfid --real takes; "": images of the training data
     int64_t most_of_data = kMostOfData;  ///< most images to take of the training data
     dataset::SampleShape samples = {};   ///< shape of the generated samples
-    bool is_latent = false;              ///< samples and data are latents
+    bool is_latent = false;              ///< samples and data are latents,
+    std::optional<double> latent_scale = {};  ///< and what those of a reference are multiplied by; none: as it states
   };
   static constexpr int64_t kMostOfData = 10000;
   static constexpr int64_t kSamplesAtOnce = 64;
