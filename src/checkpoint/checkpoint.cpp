@@ -146,6 +146,7 @@ json to_json(const CheckpointState& s) {
           {"step", s.step},
           {"optimizer_step", s.optimizer_step},
           {"skipped_steps", s.skipped_steps},
+          {"skipped_in_a_row", s.skipped_in_a_row},
           {"world_size", s.world_size},
           {"groups", s.groups},
           {"samples", s.samples},
@@ -203,6 +204,8 @@ void check_ranges(const std::string& path, const CheckpointState& s) {
   require(s.step >= 0 && s.step <= kMaxSteps, "step", s.step, fmt::format("0 to {}", kMaxSteps));
   require(s.skipped_steps >= 0 && s.skipped_steps <= s.step, "skipped_steps", s.skipped_steps,
           fmt::format("0 to step, {}", s.step));
+  require(s.skipped_in_a_row >= 0 && s.skipped_in_a_row <= s.skipped_steps, "skipped_in_a_row", s.skipped_in_a_row,
+          fmt::format("0 to skipped_steps, {}", s.skipped_steps));
   require(s.optimizer_step == s.step - s.skipped_steps, "optimizer_step", s.optimizer_step,
           fmt::format("step less skipped_steps, {}", s.step - s.skipped_steps));
   require(s.world_size >= 1 && s.world_size <= kMaxRanks, "world_size", s.world_size,
@@ -246,10 +249,12 @@ CheckpointState read_checkpoint_state(const std::string& folder) {
     for (const auto& [key, number] : {std::pair{"step", &s.step},
                                       {"optimizer_step", &s.optimizer_step},
                                       {"skipped_steps", &s.skipped_steps},
+                                      {"skipped_in_a_row", &s.skipped_in_a_row},
                                       {"world_size", &s.world_size},
                                       {"groups", &s.groups},
                                       {"samples", &s.samples}}) {
-      if ((number == &s.groups || number == &s.samples) && !j.contains(key)) continue;  // of an older version
+      const bool is_newer = number == &s.groups || number == &s.samples || number == &s.skipped_in_a_row;
+      if (is_newer && !j.contains(key)) continue;  // of an older version
       if (!j.at(key).is_number_integer())
         throw InputError({.where = path,
                           .what = std::string("bad value of ") + key,

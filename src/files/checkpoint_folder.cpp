@@ -296,7 +296,8 @@ std::optional<int64_t> best_checkpoint(const std::string& dir) {
   return step && is_complete(join(dir, checkpoint_name(*step))) ? step : std::nullopt;
 }
 
-void prune_checkpoints(const std::string& dir, int64_t keep_last, int64_t keep_every, const Progress& moved) {
+void prune_checkpoints(const std::string& dir, int64_t keep_last, int64_t keep_every, const Progress& moved,
+                       const std::string& in_use) {
   DITRAIN_CHECK(keep_last >= 0 && keep_every >= 0, "negative number of checkpoints to keep");
   std::vector<int64_t> steps;
   std::optional<int64_t> latest, best;
@@ -309,6 +310,8 @@ void prune_checkpoints(const std::string& dir, int64_t keep_last, int64_t keep_e
   for (int64_t i = 0; i < num_steps - std::max<int64_t>(keep_last, 1); ++i) {
     const int64_t step = steps[static_cast<size_t>(i)];
     if (step == latest || step == best || (keep_every > 0 && step % keep_every == 0)) continue;
+    if (std::error_code error; !in_use.empty() && fs::equivalent(in_use, join(dir, checkpoint_name(step)), error))
+      continue;
     try {
       remove_checkpoint(dir, checkpoint_name(step));
     } catch (const RunError& error) {

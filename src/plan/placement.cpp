@@ -56,16 +56,28 @@ std::string set_aside_line(const std::string& who, const char* key, int64_t aske
   return fmt::format("{}: {}\n", who, what);
 }
 
+/// NUMA nodes near a rank's clusters.
+std::set<int> nodes_of(const parallel::CorePlan& plan) {
+  std::set<int> nodes;
+  for (const platform::Domain& domain : plan.domain_of)
+    for (const int node : {domain.bulk_node, domain.fast_node})
+      if (node >= 0) nodes.insert(node);
+  return nodes;
+}
+
 /// With one cluster per rank by parallel.strategy: what the cores would be cut into otherwise, and how to have that.
 void check_single_cluster(Placement& p, config::Strategy strategy, parallel::CoreRequest request, int ranks) {
   p.plan.clusters_from = fmt::format("parallel.strategy: {}, one per rank", strategy);
   request.clusters = 0;
   const int clusters = int(parallel::plan_cores(p.topology, request).cluster_sizes.size());
   if (clusters == 1) return;
+  std::set<int> cores;  // workers may be hardware threads
+  for (const platform::Pu& worker : p.plan.workers) cores.insert(worker.core);
+  const int count = cores.empty() ? p.threads : int(cores.size());
   p.notes.push_back(
       fmt::format("parallel.strategy: {} has one rank per cluster, and the cores of this rank hold {} clusters; for a "
                   "rank on each: {} -np {} --map-by slot:PE={} --bind-to core ditrain ...",
-                  strategy, clusters, mpirun(), clusters * ranks, std::max(1, p.threads / clusters)));
+                  strategy, clusters, mpirun(), clusters * ranks, std::max(1, count / clusters)));
 }
 
 /// Container images and module files set OMP_NUM_THREADS, often to 1, meant for other programs.
@@ -268,11 +280,16 @@ Placement plan_placement(const config::Config& config, dist::Communicator& comm)
                        .on_node = comm.local_size(),
                        .in_world = comm.world_size()});
   const int node_share = std::max(1, p.topology.cores / std::max(1, comm.local_size()));
-  const int64_t threads = config.parallel.threads;
-  add_mask_note(p, comm, threads > 0 ? int(std::min<int64_t>(threads, p.topology.cores)) : node_share);
+  // parallel.threads are hardware threads, and a mask that has as many is wide enough.
+  const int64_t threads = config.parallel.threads,
+                per_core = std::max(1, p.topology.pus / std::max(1, p.topology.cores));
+  const int64_t cores = config.parallel.smt ? (threads + per_core - 1) / per_core : threads;
+  add_mask_note(p, comm, threads > 0 ? int(std::min<int64_t>(cores, p.topology.cores)) : node_share);
   add_launcher_note(p);
   p.second_run = second_run_line(p, comm);
   p.free_memory = free_memory_of_rank(p.plan, comm);
+  const std::set<int> nodes = nodes_of(p.plan);
+  p.sharers = dist::count_sharers(comm, {nodes.begin(), nodes.end()});
   const std::string lines = map_lines(p.plan);
   const std::vector<std::string> all = comm.gather_strings(lines);
   p.map = map_table(all.empty() ? std::vector<std::string>{lines} : all);
@@ -281,10 +298,7 @@ Placement plan_placement(const config::Config& config, dist::Communicator& comm)
 
 std::map<int, platform::NodeFreeMemory> free_memory_of_rank(const parallel::CorePlan& plan, dist::Communicator& comm,
                                                             const std::string& root) {
-  std::set<int> nodes;
-  for (const platform::Domain& domain : plan.domain_of)
-    for (const int node : {domain.bulk_node, domain.fast_node})
-      if (node >= 0) nodes.insert(node);
+  const std::set<int> nodes = nodes_of(plan);
   std::map<int, platform::NodeFreeMemory> free_memory;
   for (const int node : nodes)
     if (const auto available = platform::free_memory_on_node(node, root)) free_memory[node] = *available;
@@ -315,6 +329,10 @@ DryRunRanks dry_run_ranks(const config::Config& config, const Topology& machine,
     if (!s.one_per_die) n.on_mask = s.per_node, n.number_on_mask = i;
     s.on_node.push_back(place(config, s.one_per_die ? with_mask(machine, dies[size_t(i)]) : machine, n));
   }
+  std::map<int, int> sharers;
+  for (const Placement& p : s.on_node)
+    for (const int node : nodes_of(p.plan)) ++sharers[node];
+  for (Placement& p : s.on_node) p.sharers = sharers;
   return s;
 }
 
@@ -350,8 +368,7 @@ RankPlace place_of(const Placement& placement, int ranks_on_node) {
     if (domain.bulk_node >= 0) nodes.insert(domain.bulk_node);
   RankPlace place{placement.plan.cluster_sizes, {nodes.begin(), nodes.end()}, ranks_on_node};
   place.free_memory = placement.free_memory;
-  // Domains of other ranks have their part of a node that is local to several.
-  std::map<int, int> fast;
+  std::map<int, int> fast;  // clusters by node
   std::set<int> bulk;
   for (const platform::Domain& domain : placement.plan.domain_of) {
     place.fast_nodes.push_back(domain.fast_node >= 0 ? domain.fast_node : domain.bulk_node);
@@ -361,8 +378,13 @@ RankPlace place_of(const Placement& placement, int ranks_on_node) {
   }
   place.bulk_nodes.assign(bulk.begin(), bulk.end());
   for (const platform::MemoryNode& node : placement.topology.memory)
-    if (const auto it = fast.find(node.os); it != fast.end())
-      place.fast_bytes += node.bytes / std::max<size_t>(1, node.domains.size()) * size_t(it->second);
+    if (const auto it = fast.find(node.os); it != fast.end()) {
+      // Domains of other ranks have their part of a node that is local to several; clusters and ranks share a domain's.
+      const int domains = std::max(1, int(node.domains.size())), own = std::min(it->second, domains);
+      const auto shared = placement.sharers.find(node.os);
+      const int ranks = shared != placement.sharers.end() ? shared->second : 1;
+      place.fast_bytes += std::min(node.bytes / size_t(domains) * size_t(own), node.bytes / size_t(ranks));
+    }
   return place;
 }
 

@@ -79,6 +79,7 @@ void Checkpointing::begin(bool must_succeed) {
   handle_outcome(saver.start({.step = progress.step,
                               .optimizer_step = progress.optimizer_step,
                               .skipped_steps = progress.skipped_steps,
+                              .skipped_in_a_row = progress.skipped_in_a_row,
                               .world_size = run_.comm.world_size(),
                               .groups = run_.plan.gradients.groups,
                               .samples = run_.settled.facts.samples,

@@ -104,6 +104,11 @@ void RunReport::measure_peak() {
   last_mfu_ = 0;
 }
 
+double RunReport::expected_step_s() const {
+  if (recent_step_s_ > 0 || peak_flops_ == 0) return recent_step_s_;
+  return flop_per_image_ * double(run_.config.train.global_batch) / peak_flops_;
+}
+
 bool RunReport::beats_peak() const { return last_mfu_ > kMaxMfu; }
 
 void RunReport::refuse_fallbacks(const std::string& notes) const {

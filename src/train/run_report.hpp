@@ -37,6 +37,8 @@ class RunReport {
   /// Writes the line alone, on rank 0. Not collective: for a step that an error ends, which other ranks may not have.
   void write_step(StepMetrics& metrics);
   double recent_step_s() const { return recent_step_s_; }
+  /// The same, and before there is one what a step takes at least: its multiply-adds at the peak of all ranks.
+  double expected_step_s() const;
 
   /// Collective: reports times, loads and advice.
   void tell_end(const std::vector<int64_t>& bad_samples);

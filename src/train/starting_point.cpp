@@ -109,12 +109,29 @@ void StartingPoint::open_folder() {
     for (const std::string& folder : {run_.checkpoints(), checkpoint::snapshots_of(options.out)})
       files::remove_stale_temporaries(folder);
   checkpoint_ = candidates_.emplace(options).next(&run_.config, run_.settled.facts.class_names);
-  if (!checkpoint_.empty() && holds_run(options.out) && !is_of_run(checkpoint_, options.out, run_.checkpoints()))
-    throw InputError({.where = "output",
-                      .what = options.out + " holds another run than " + checkpoint_,
-                      .expected = "the folder of the resumed run, or a new one"});
+  expect_own_run();
   folder_ = std::make_unique<RunFolder>(options.out, options.resumes());
   log::open_file(options.out + "/log.txt");
+}
+
+// A run that began with another run's checkpoint (--resume RUN/checkpoints/step_N --out NEW) and was ended before its
+// own first one begins with it again.
+void StartingPoint::expect_own_run() const {
+  const std::string& out = run_.options.out;
+  if (!holds_run(out)) return;
+  const int64_t first = files::count_checkpoints(run_.checkpoints()) > 0 ? 1 : first_step_of_metrics(out).value_or(1);
+  if (checkpoint_.empty() && first > 1 && run_.config.train.branch_from.empty())
+    throw InputError(
+        {.where = "resume",
+         .what = fmt::format("{} went on from step {} of another run, and has no checkpoint of its own yet", out,
+                             first - 1),
+         .hint = fmt::format("--resume with that checkpoint, which {}/log.txt names, or another --out to start anew",
+                             out)});
+  const bool goes_on = first > 1 && candidates_->step() == first - 1;
+  if (!checkpoint_.empty() && !goes_on && !is_of_run(checkpoint_, out, run_.checkpoints()))
+    throw InputError({.where = "output",
+                      .what = out + " holds another run than " + checkpoint_,
+                      .expected = "the folder of the resumed run, or a new one"});
 }
 
 void StartingPoint::join_lock() {

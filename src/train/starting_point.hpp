@@ -73,6 +73,7 @@ class StartingPoint {
 
  private:
   void open_folder();
+  void expect_own_run() const;
 
   RunContext& run_;
   std::optional<RunLock> lock_;                 // on rank 0 and others that write

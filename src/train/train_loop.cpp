@@ -193,7 +193,7 @@ void TrainLoop::evaluate(StepMetrics& m, bool last) {
 // How long a rank may wait for another one that does not write a checkpoint.
 double TrainLoop::rank_timeout_s() const {
   constexpr double kLeast_s = 300, kSteps = 30;
-  return config_.dist.timeout_s.value_or(std::max(kLeast_s, kSteps * report_.recent_step_s()));
+  return config_.dist.timeout_s.value_or(std::max(kLeast_s, kSteps * report_.expected_step_s()));
 }
 
 void TrainLoop::handle_non_finite(StepMetrics& m) {
@@ -202,11 +202,11 @@ void TrainLoop::handle_non_finite(StepMetrics& m) {
     what = fmt::format("step {}: the gradient norm of {:.3g} counts as not finite, because its square overflows",
                        m.step, m.grad_norm);
   const bool skips = config_.train.on_non_finite == config::OnNonFinite::kSkip;
+  const int64_t in_a_row = state_.progress.skipped_in_a_row;
   if (skips) {
     if (run_.leader()) log::warn("{}: the step is skipped ({} so far)", what, state_.progress.skipped_steps);
-    if (skipped_in_a_row_ < kMostSkippedInARow) return;
-    what +=
-        fmt::format(", as in the {} steps before it: no step changes these weights any more", skipped_in_a_row_ - 1);
+    if (in_a_row < kMostSkippedInARow) return;
+    what += fmt::format(", as in the {} steps before it: no step changes these weights any more", in_a_row - 1);
   }
   report_.tell_step(m, true);
   checkpointing_.finish_after_failure();
@@ -228,7 +228,11 @@ bool TrainLoop::are_alike() const { return config::is_outer_step(config_, state_
 
 void TrainLoop::save_if_wanted(bool must_succeed) {
   // Weights that step after step leaves as they are may be bad, and older checkpoints would be deleted for them.
-  const bool wanted = are_alike() && skipped_in_a_row_ <= 1 && std::exchange(checkpoint_wanted_, false);
+  const int64_t in_a_row = state_.progress.skipped_in_a_row;
+  const bool wanted = are_alike() && in_a_row <= 1 && std::exchange(checkpoint_wanted_, false);
+  if (must_succeed && in_a_row > 1 && run_.leader())
+    log::warn("the last {} steps were skipped: this checkpoint has the weights from before them, and earlier ones stay",
+              in_a_row);
   if (must_succeed || wanted) checkpointing_.begin(must_succeed);
 }
 
@@ -239,7 +243,6 @@ int TrainLoop::run() {
     const RankTimeoutScope limit(run_, rank_timeout_s());
     StepMetrics m = step();
     const bool last = state_.progress.step == steps;
-    skipped_in_a_row_ = m.non_finite.empty() ? 0 : skipped_in_a_row_ + 1;
     if (!m.non_finite.empty()) handle_non_finite(m);
     if (config_.dist.verify_every > 0 && state_.progress.step % config_.dist.verify_every == 0) checkpointing_.verify();
     if (agreed_.peak_too_low) report_.measure_peak();

@@ -47,7 +47,6 @@ class TrainLoop {
   StepFacts agreed_;  // by all ranks in the last step
   // Requests that wait for the next outer step, if there are outer steps; checkpoints also for a step with an update.
   bool stop_wanted_ = false, checkpoint_wanted_ = false;
-  int64_t skipped_in_a_row_ = 0;
   struct {
     double samples_s = 0, validation_s = 0, distance_s = 0;
   } took_;  // the last time

@@ -213,11 +213,11 @@ StepResult TrainStep::run(const dataset::Batch& batch, Progress& progress, const
       optim::squares_overflow(largest, clip_norm)) {
     result.non_finite = name_of_non_finite();
     weights_are_spoilt_ = sync_.has_updated();
-    ++progress.skipped_steps;
+    ++progress.skipped_steps, ++progress.skipped_in_a_row;
   } else {
     update.grad_scale = optim::clip_factor(norm, clip_norm);
     sync_.update(update, log);
-    ++progress.optimizer_step;
+    ++progress.optimizer_step, progress.skipped_in_a_row = 0;
     if (outer_) outer_->count_update(ema_decay);
   }
   if (automem_ != nullptr) automem_->end_step();

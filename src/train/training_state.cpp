@@ -152,6 +152,7 @@ void TrainingState::make_saver() {
       checkpoint::CheckpointSaver::Setup{.checkpoints_dir = run.checkpoints(),
                                          .config = run.config.checkpoint,
                                          .snapshots_dir = checkpoint::snapshots_of(run.options.out),
+                                         .in_use = run.config.sample.guide,
                                          .mine = mine,
                                          .buffer_bytes = mine.parts.empty() ? 0 : buffer,
                                          .pus = run.placement.helper_pus},
@@ -207,6 +208,11 @@ void TrainingState::initialise() {
     for (const config::Difference& d : checkpoint::differences_of_meaning(file.config(), config))
       if (file.has_config() && !d.key.starts_with("model."))  // those of the model have been told
         log::info("weights: they learnt with {}: {}, here it is {}", d.key, d.old_value, d.new_value);
+    const dataset::Config& before = file.config().data;
+    if (file.has_config() && before.hold_out < config.data.hold_out && before.path == config.data.path)
+      log::warn(
+          "weights: they learnt with data.hold_out: {}, here it is {}: they may have seen images that are held out",
+          before.hold_out, config.data.hold_out);
     if (file.config().sample.cfg_channels == config::GuidedChannels::kThree && config.model.in_channels > 3 &&
         config.sample.cfg_channels == config::GuidedChannels::kAll)
       log::info("weights: guidance acted on their first three channels, here on all (sample.cfg_channels: 3 keeps it)");
@@ -223,7 +229,7 @@ void TrainingState::load(const std::string& folder) {
       [this](const Tensor& whole, const autograd::OptimizerState& mine) { step.copy_own_part(whole, mine); },
       run.placement.helper_pus, {.group = run.groups.group(), .groups = run.plan.gradients.groups});
   step.begin_phase(/*loaded=*/true);
-  progress = {state.step, state.optimizer_step, state.skipped_steps};
+  progress = {state.step, state.optimizer_step, state.skipped_steps, state.skipped_in_a_row};
   if (state.isa != kernels::chosen_isa())
     log::warn("the checkpoint was computed with {} kernels, this run uses {}: it may not continue bit for bit",
               state.isa, kernels::chosen_isa());
@@ -237,7 +243,12 @@ void TrainingState::load(const std::string& folder) {
         "kernels.fuse was {} before: in bf16 it changes where values are rounded, so the run does not continue "
         "bit for bit",
         before.kernels.fuse);
-  if (state.samples > 0 && state.samples != run.settled.facts.samples)
+  const double held = before.data.hold_out, holds = run.config.data.hold_out;
+  if (held != holds)
+    log::warn("the checkpoint was trained with data.hold_out: {}, here it is {}: {}", held, holds,
+              holds > 0 ? "it may have seen images that are held out, so that validation looks better than it is"
+                        : "all images are trained on");
+  if (state.samples > 0 && state.samples != run.settled.facts.samples && held == holds)
     log::warn(
         "data.path has {} samples, had {} when the checkpoint was written: the rest of the epoch shows some of them "
         "again and leaves out others",

@@ -164,6 +164,20 @@ TEST_CASE("non-finite numbers: skip gives up where no step is finite any more, a
   const auto left = checkpoints(out);
   REQUIRE_FALSE(left.empty());
   CHECK(left.back() <= last_good + 1);  // at most the first of the steps that changed nothing
+
+  // Jobs of fewer steps than it takes to give up: they count together, and what was good stays.
+  const std::string parts = scratch / "parts";
+  const Args chain = wild + sets({"checkpoint.keep_last=1"}) + Args{"--resume", "auto"};
+  const Result first = require_ok(tiny_ditrain(parts, last_good + 40, chain));
+  CHECK_THAT(first.err, Contains("the last 40 steps were skipped"));
+  const int64_t good = checkpoints(parts).front();
+  CHECK(good <= last_good + 1);
+  REQUIRE_EXIT(run(tiny_ditrain(parts, last_good + 80, chain)), 0);
+  const Result failed = run(tiny_ditrain(parts, 300, chain));
+  REQUIRE_EXIT(failed, 1);
+  CHECK_THAT(failed.err, Contains("as in the 99 steps before it"));
+  CHECK(steps_left_out(parts).size() == 100);
+  CHECK(checkpoints(parts) == std::vector<int64_t>{good, last_good + 40, last_good + 80});
 }
 
 TEST_CASE("non-finite numbers: a learning rate far too high") {

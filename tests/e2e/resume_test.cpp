@@ -110,6 +110,14 @@ TEST_CASE("branch: a branch that changes nothing has the bits of the run that go
       Contains("the learning rate changes at once: the last update (4) had 8e-05 and would have 0.000556 now; ") &&
           Contains("optimizer.schedule was constant, is wsd; ") && Contains("optimizer.warmup_steps was 50, is 0"));
 
+  for (const char* start : {"train.branch_from", "train.init_from"}) {
+    const Args held = sets({start + ("=" + trunk), "data.hold_out=0.2"});
+    const Result seen = require_ok(tiny_ditrain(scratch / start, 6, more + held));
+    CHECK_THAT(seen.err,
+               Contains("data.hold_out: 0, here it is 0.2") && Contains("may have seen images that are held"));
+    CHECK_THAT(seen.err, !Contains("samples, had"));
+  }
+
   const auto refused = [&](const Args& settings, int64_t steps, const std::string& text) {
     require_error(tiny_ditrain(scratch / "refused", steps, more + settings), {text});
   };
@@ -273,6 +281,23 @@ TEST_CASE("resume: auto after a kill before the first checkpoint starts over, wi
   REQUIRE(fs::exists(out + "/metrics.discarded.jsonl"));
 }
 
+TEST_CASE("resume: a run that went on from another one's checkpoint never begins with random weights") {
+  const TemporaryFolder scratch;
+  const std::string base = scratch / "base", out = scratch / "out";
+  REQUIRE_EXIT(run(tiny_ditrain(base, 2)), 0);
+  const Args from = {"--resume", checkpoint_of(base, 2)};
+  REQUIRE_EXIT(run(tiny_ditrain(out, 4, from)), 0);
+  const std::string whole = scratch / "whole";
+  fs::rename(out + "/checkpoints", whole);  // as if killed before
+  require_error(tiny_ditrain(out, 4, {"--resume", "auto"}),
+                {out + " went on from step 2 of another run, and has no checkpoint of its own yet", "log.txt names"});
+  REQUIRE_EXIT(run(tiny_ditrain(out, 4, from)), 0);
+  CHECK(different_files(checkpoint_of(out, 4), whole + "/step_00000004").empty());
+  CHECK(column(read_metrics(out), "step") == std::vector<double>{3, 4});
+  REQUIRE_EXIT(run(tiny_ditrain(scratch / "other", 1)), 0);
+  require_error(tiny_ditrain(scratch / "other", 4, from), {"holds another run than"});
+}
+
 TEST_CASE("a start that was refused does not block the next one") {
   const TemporaryFolder scratch;
   const std::string out = scratch / "run";
@@ -296,6 +321,11 @@ TEST_CASE("resume: checkpoints are kept as configured and latest is a relative l
   std::sort(names.begin(), names.end());
   REQUIRE(names == std::vector<std::string>{"latest", "step_00000006", "step_00000012", "step_00000013"});
   REQUIRE(fs::read_symlink(out + "/checkpoints/latest") == "step_00000013");
+
+  const std::string guide = checkpoint_of(out, 6);  // which the run reads when it starts again, too
+  const Args guided = sets({"checkpoint.keep_every=0", "sample.guide=" + guide}) + Args{"--resume", "auto"};
+  REQUIRE_EXIT(run(tiny_ditrain(out, 17, more + guided)), 0);
+  CHECK(checkpoints(out) == std::vector<int64_t>{6, 16, 17});
 }
 
 TEST_CASE("resume: a checkpoint without averages is passed over, and a kill in a commit loses none") {

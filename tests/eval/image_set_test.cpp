@@ -153,8 +153,7 @@ TEST_CASE("latents are multiplied by the factor that their shards state, or by t
   CHECK(first_values(*open_image_set(folder.path(), 2)) == std::vector<double>{6, 6, 6, 6});
   CHECK(first_values(*open_image_set(folder / "0.safetensors")) == std::vector<double>{1.5, 1.5});
   write("1.safetensors", "mean", "0.25");
-  CHECK_THROWS_WITH(open_image_set(folder.path()), Contains("1.safetensors") &&
-                                                       Contains("another scale_factor than") &&
+  CHECK_THROWS_WITH(open_image_set(folder.path()), Contains("1.safetensors") && Contains("another scale_factor than") &&
                                                        Contains("got 0.25, expected 0.5"));
   CHECK(first_values(*open_image_set(folder.path(), 1)) == std::vector<double>{3, 3, 3, 3});
   write("2.safetensors", "samples", "0.5");  // ditsample's are scaled

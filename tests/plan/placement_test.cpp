@@ -360,6 +360,11 @@ TEST_CASE("memory on the package is the fast tier of the ranks beside it, and th
   CHECK((socket.fast_nodes == std::vector<int>{9, 11, 13, 15} && socket.nodes == std::vector<int>{8, 10, 12, 14}));
   CHECK(socket.fast_bytes == size_t{64} << 30);
   CHECK(socket.bulk_nodes == socket.nodes);
+  CHECK(rank_on({3, 3}).fast_bytes == size_t{16} << 30);  // two clusters in one domain
+  p.sharers = {{7, 2}};
+  CHECK(rank_on({3}).fast_bytes == size_t{8} << 30);
+  CHECK(rank_on({4}).fast_bytes == size_t{16} << 30);
+  p.sharers.clear();
   const auto shares = plan::fast_shares(socket);
   REQUIRE(shares.size() == 4);
   for (size_t c = 0; c < 4; ++c) CHECK((shares[c].node == int(9 + 2 * c) && shares[c].workers == 14));

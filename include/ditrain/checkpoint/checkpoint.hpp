@@ -15,6 +15,9 @@ struct CheckpointState {
   int64_t step = 0;            ///< optimiser steps done; the data position is step x global_batch
   int64_t optimizer_step = 0;  ///< updates made: step minus skipped_steps
   int64_t skipped_steps = 0;   ///< steps without an update because of a non-finite loss or gradient
+  /// Of these the last ones, one after the other; with more than one, older checkpoints stay, which may be better. An
+  /// older version: 0.
+  int64_t skipped_in_a_row = 0;
   int64_t world_size = 1;
   int64_t groups = 1;   ///< groups of ranks with optimiser state of their own (dist.outer)
   int64_t samples = 0;  ///< of the data; others are seen in another order. 0: unknown, an older version wrote it

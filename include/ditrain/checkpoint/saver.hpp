@@ -50,6 +50,7 @@ class CheckpointSaver {
     std::string checkpoints_dir;  ///< must be on a file system that all ranks see
     config::CheckpointConfig config;
     std::string snapshots_dir = {};  ///< where snapshots stay (snapshots.hpp)
+    std::string in_use = {};         ///< a checkpoint that the run reads: if it is in checkpoints_dir, it stays
     OwnState mine;
     size_t buffer_bytes = 0;    ///< copy-on-write buffer; when full, updates wait. Without memory for it there is none
     std::vector<int> pus = {};  ///< cores for the threads that write; empty: those of the calling thread

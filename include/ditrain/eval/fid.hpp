@@ -30,8 +30,8 @@ struct FidRequest {
   std::string real, generated;  ///< images (eval/image_set.hpp) or an npz with `mu` and `sigma`
   FeatureSettings features = {};
   std::vector<FidMetric> metrics = {FidMetric::kFid};
-  bool allow_small = false;      ///< allow fewer images than feature dimensions
-  bool keep_statistics = false;  ///< return the statistics of the real side, too
+  bool allow_small = false;                 ///< allow fewer images than feature dimensions
+  bool keep_statistics = false;             ///< return the statistics of the real side, too
   std::optional<double> latent_scale = {};  ///< see open_image_set
 };
 

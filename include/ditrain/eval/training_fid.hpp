@@ -27,9 +27,9 @@ class TrainingFid {
   struct Setup {
     FeatureSettings features = {};
     std::string reference = {};  ///< images or statistics, as ditfid --real takes; "": images of the training data
-    int64_t most_of_data = kMostOfData;  ///< most images to take of the training data
-    dataset::SampleShape samples = {};   ///< shape of the generated samples
-    bool is_latent = false;              ///< samples and data are latents,
+    int64_t most_of_data = kMostOfData;       ///< most images to take of the training data
+    dataset::SampleShape samples = {};        ///< shape of the generated samples
+    bool is_latent = false;                   ///< samples and data are latents,
     std::optional<double> latent_scale = {};  ///< and what those of a reference are multiplied by; none: as it states
   };
   static constexpr int64_t kMostOfData = 10000;

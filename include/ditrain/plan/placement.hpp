@@ -30,6 +30,7 @@ struct Placement {
   /// This rank's share of the free memory of each NUMA node that it uses: the node's free memory before any rank
   /// allocated, divided by the ranks that use the node. Empty if the system does not report it, and in a dry run.
   std::map<int, platform::NodeFreeMemory> free_memory;
+  std::map<int, int> sharers;      ///< ranks of this node that use a NUMA node, itself included; a missing one: 1
   std::string set_aside;           ///< two lines: how many cores are set aside, or why none
   std::string map;                 ///< table of the cores of each rank; complete on rank 0 only
   std::vector<std::string> notes;  ///< fallbacks and advice, each one line

@@ -17,6 +17,7 @@ struct Progress {
   int64_t step = 0;            ///< steps done
   int64_t optimizer_step = 0;  ///< updates made
   int64_t skipped_steps = 0;
+  int64_t skipped_in_a_row = 0;  ///< up to now
 };
 
 struct StepResult {
