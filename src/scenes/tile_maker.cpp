@@ -52,16 +52,26 @@ struct CutPiece {
 // Side of pieces along one direction: multiples of tiles that do not cut blocks, where that is possible.
 int64_t unit_of(int64_t tile, int64_t block) { return block > tile && block % tile == 0 ? block : tile; }
 
+const SceneBand& finest_band(const Scene& scene) {
+  const auto finer = [](const SceneBand& a, const SceneBand& b) { return a.width * a.height < b.width * b.height; };
+  return *std::max_element(scene.bands.begin(), scene.bands.end(), finer);
+}
+
+// Pixels of the finest band that are read for one of the grid, at least 1.
+double pixels_read(const Scene& scene) {
+  const SceneBand& band = finest_band(scene);
+  return std::max(1.0, double(band.width) / double(scene.width) * double(band.height) / double(scene.height));
+}
+
 std::vector<Piece> pieces_of(const Scene& scene, size_t number, int64_t tile) {
   const int64_t width = scene.width / tile * tile, height = scene.height / tile * tile;
   std::vector<Piece> pieces;
   if (width == 0 || height == 0) return pieces;
-  const auto finer = [](const SceneBand& a, const SceneBand& b) { return a.width * a.height < b.width * b.height; };
-  const SceneBand& band = *std::max_element(scene.bands.begin(), scene.bands.end(), finer);
+  const SceneBand& band = finest_band(scene);
   // Blocks are those of the file, pieces lie on the grid.
   const int64_t block_width = std::max<int64_t>(1, band.block_width * scene.width / band.width);
   const int64_t block_height = std::max<int64_t>(1, band.block_height * scene.height / band.height);
-  const int64_t pixel = images::pixel_bytes(scene.type) * int64_t(scene.bands.size());
+  const auto pixel = int64_t(double(images::pixel_bytes(scene.type)) * double(scene.bands.size()) * pixels_read(scene));
   const bool strips = band.block_width >= band.width;  // a block is as wide as the scene
   const int64_t unit_width = strips ? tile : unit_of(tile, block_width);
   int64_t step_y = unit_of(tile, block_height);
@@ -162,6 +172,10 @@ class ShardWriter {
     made_ = {{"tile", std::to_string(job.tile)},
              {"max_nodata", fmt::format("{}", job.max_nodata)},
              {"scenes", files::to_hex(files::checksum_of(fingerprint()))}};
+    // Versions that counted pixels of the grid alone had other pieces, by whose numbers interrupted work goes on.
+    const auto& scenes = job.scenes.scenes;
+    if (std::any_of(scenes.begin(), scenes.end(), [](const Scene& scene) { return pixels_read(scene) >= 2; }))
+      made_["pieces"] = "by pixels read";
     find_existing();
   }
 

@@ -155,7 +155,7 @@ void Checkpointing::compare_ranks(int64_t step) {
   const automem::Reading reading(state_.automem.get());
   if (state_.step.outer()) state_.step.outer()->finish();
   const int part = run_.groups.tensor() ? run_.groups.tensor()->communicator().rank() : 0;
-  verify_replicas(run_.config, state_.model.parameters(), step, part, run_.comm, run_.ctx);
+  verify_replicas(run_.config, state_.model.parameters(), step, {part, run_.groups.group()}, run_.comm, run_.ctx);
 }
 
 void Checkpointing::restore_best(const std::string& metric) {

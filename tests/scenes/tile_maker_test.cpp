@@ -303,6 +303,19 @@ TEST_CASE("tile maker: pieces go with the blocks of the finest band, on the grid
   CHECK(pieces(20) == 2);
 }
 
+TEST_CASE("tile maker: pieces are of what is read, not of the coarser grid alone") {
+  if (!images::has_gdal()) SKIP("no GDAL");
+  const ScratchFolder scratch;
+  images::write_u16(scratch.at("in/raw.tif"), {""}, 4, 4);
+  const std::string place =
+      "<SRS>" + images::utm33() + "</SRS><GeoTransform>500000, 1, 0, 5400000, 0, -1</GeoTransform>";
+  put_file(scratch / "in/a.vrt", images::vrt_of("raw.tif", 1, 4096, 16384, "", place));
+  int64_t of = 0;
+  make_tiles(job_of({.from = scratch / "in", .resolution = 64}, scratch / "out", 64),
+             [&](const TileProgress& progress) { of = progress.of; });
+  CHECK(of == 4);  // of 64 x 64 pixels of the grid, for which 32 MiB are read
+}
+
 TEST_CASE("tile maker: work goes on only with the scenes it began with") {
   if (!images::has_gdal()) SKIP("no GDAL");
   const ScratchFolder scratch;

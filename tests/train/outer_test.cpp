@@ -71,6 +71,8 @@ TEST_CASE("eager outer steps leave each rank its own weights, and all ranks thos
   CHECK(two[0].published == two[1].published);
   CHECK(two[0].published != one[0].published);
   CHECK(two[0].values != two[1].values);
+  CHECK_THAT(two[1].unlike_as_one_group, Catch::Contains("weights of the group"));
+  CHECK_THAT(two[1].unlike_as_one_group, Catch::Contains("moment"));
   CHECK(two[0].states.front() == two[1].states.front());
   CHECK(two[0].bytes[2] == 0);
   CHECK(two[0].bytes[3] > 0);

@@ -10,6 +10,7 @@
 #include "ditrain/base/temporary_folder.hpp"
 #include "ditrain/diffusion/registry.hpp"
 #include "ditrain/dist/node_memory.hpp"
+#include "ditrain/train/replicas.hpp"
 #include "ditrain/train/train_step.hpp"
 #include "support/random_tensor.hpp"
 #include "support/small_config.hpp"
@@ -54,6 +55,8 @@ struct RankOutcome {
   std::string non_finite;                  ///< of the last step
   bool spoilt = false;
   double moved_in = 0;  ///< bytes that memory.automem brought
+  /// With dist.outer and overlap: what comparing replicas says if these ranks pass for one group; "": they are alike.
+  std::string unlike_as_one_group;
   /// In which of its numbers it differs from the other; "": the same bits.
   std::string difference(const RankOutcome& o) const {
     return std::string(losses == o.losses ? "" : "losses ") + (norms == o.norms ? "" : "norms ") +
@@ -93,7 +96,7 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Conf
       moves = std::make_unique<automem::AutoMem>(*plan.automem, automem::AutoMem::Setup{.disk_folder = disk.path()});
     parameters.allocate(autograd::ParameterStore::For::kTraining, config.train.precision,
                         {.gradients = &*gradients,
-                         .states = optim::state_arrays(config.optimizer, config.ema),
+                         .states = optim::state_arrays(config.optimizer, config.ema, config.dist.outer.has_value()),
                          .state_parts = plan.gradients.state_parts(),
                          .segments = moves ? &moves->source() : nullptr});
     train::TrainStep step(plan, model, {comm, &summing}, ctx, {&*gradients, moves.get()});
@@ -112,6 +115,14 @@ inline std::vector<RankOutcome> train_on(ThreadWorld&& world, const config::Conf
     }
     if (step.outer() != nullptr) step.outer()->finish();  // a sum under way changes a state
     const automem::Reading reading(moves.get());
+    if (config.dist.outer && config.dist.outer->overlap) {
+      train::verify_replicas(config, parameters, steps, {0, comm.rank()}, comm, ctx);
+      try {
+        train::verify_replicas(config, parameters, steps, {0, 0}, comm, ctx);
+      } catch (const RunError& error) {
+        o.unlike_as_one_group = error.what();
+      }
+    }
     if (moves) o.moved_in = moves->totals().bytes_in;
     o.values = to_vector(parameters.values);
     if (parameters.values_bf16.defined()) o.copy_is_right = is_rounded(parameters.values, parameters.values_bf16);

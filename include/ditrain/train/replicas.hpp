@@ -15,10 +15,18 @@ namespace ditrain::train {
 std::vector<dist::Replica> replicas_of(const config::Config& config, const autograd::ParameterStore& parameters,
                                        ops::Context& ctx);
 
-/// Compares the replicas of all ranks. If ranks share a replica (dp_tp), those with the same `part` of it are compared.
-/// Collective over all ranks; does nothing on one. Step -1: the run starts from files that each rank has read.
+/// What each group of ranks has for itself with dist.outer: optimiser state, and with `overlap` its weights.
+std::vector<dist::Replica> replicas_of_group(const config::Config& config, const autograd::ParameterStore& parameters,
+                                             ops::Context& ctx);
+
+/// The part of a replica that a rank has, if ranks share one (dp_tp), and its group (dist.outer).
+struct ReplicaPlace {
+  int part = 0, group = 0;
+};
+/// Compares the replicas of all ranks with the same part, and those of the ranks of each group. Collective over all
+/// ranks; does nothing on one. Step -1: the run starts from files that each rank has read.
 /// Errors:   RunError "[replicas] after step N ..." on all ranks, as dist::compare_replicas
-void verify_replicas(const config::Config& config, const autograd::ParameterStore& parameters, int64_t step, int part,
-                     dist::Communicator& comm, ops::Context& ctx);
+void verify_replicas(const config::Config& config, const autograd::ParameterStore& parameters, int64_t step,
+                     const ReplicaPlace& place, dist::Communicator& comm, ops::Context& ctx);
 
 }  // namespace ditrain::train
