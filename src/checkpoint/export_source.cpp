@@ -113,10 +113,9 @@ std::vector<config::Difference> differences_of_meaning(config::Config a, config:
   return all;
 }
 
-std::unique_ptr<nn::Model> load_guide(const std::string& path, const config::Config& config,
-                                      const std::vector<std::string>& class_names, DType products) {
-  if (path == config::kRoutedGuide) return nullptr;
-  const WeightsSource source = find_weights(path, Weights::kEma);
+WeightsSource find_guide(const std::string& path, const config::Config& config,
+                         const std::vector<std::string>& class_names) {
+  WeightsSource source = find_weights(path, Weights::kEma);
   for (const config::Difference& d : differences_of_meaning(source.config, config))
     throw InputError({.where = "guide",
                       .what = "the outputs of the guide and of the model mean different things: " + path,
@@ -143,7 +142,13 @@ std::unique_ptr<nn::Model> load_guide(const std::string& path, const config::Con
   else if (!data.empty() && source.config.data.hold_out < config.data.hold_out)
     log::warn("the guide was trained with data.hold_out: {}, the model with {}: it has seen images that were held out",
               source.config.data.hold_out, config.data.hold_out);
-  return load_model(source, products);
+  return source;
+}
+
+std::unique_ptr<nn::Model> load_guide(const std::string& path, const config::Config& config,
+                                      const std::vector<std::string>& class_names, DType products) {
+  if (path == config::kRoutedGuide) return nullptr;
+  return load_model(find_guide(path, config, class_names), products);
 }
 
 }  // namespace ditrain::checkpoint

@@ -183,11 +183,16 @@ int64_t check_start(const config::Config& c, const TrainOptions& options, const 
   const bool resumes = !candidates.next(has_data ? &c : nullptr, class_names).empty();
   int64_t step = candidates.step();
   if (const std::string& trunk = c.train.branch_from; !resumes && !trunk.empty())
-    step = checkpoint::read_checkpoint_state(checkpoint::find_checkpoint(trunk)).step;
+    step = has_data ? expect_trunk(c, checkpoint::find_checkpoint(trunk)).step
+                    : checkpoint::read_checkpoint_state(checkpoint::find_checkpoint(trunk)).step;
   if (!resumes && !c.train.init_from.empty())
     checkpoint::DitFile(c.train.init_from, checkpoint::Weights::kEma, checkpoint::hints_of(c.model));
-  if (config::draws_samples(c) && !c.sample.guide.empty() && c.sample.guide != config::kRoutedGuide)
-    checkpoint::find_weights(c.sample.guide, checkpoint::Weights::kEma);
+  if (config::draws_samples(c) && !c.sample.guide.empty() && c.sample.guide != config::kRoutedGuide) {
+    if (has_data)
+      checkpoint::find_guide(c.sample.guide, c, class_names);
+    else
+      checkpoint::find_weights(c.sample.guide, checkpoint::Weights::kEma);
+  }
   if (c.eval.fid_every_steps > 0) {
     expect_there("eval.reference", c.eval.reference);
     if (c.eval.features == config::FidFeatures::kInception) expect_there("eval.weights", c.eval.weights);

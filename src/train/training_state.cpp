@@ -161,11 +161,8 @@ void TrainingState::make_saver() {
   if (step.outer()) step.outer()->set_saver(saver.get());
 }
 
-// The steps of the trunk count: schedules and the order of the data go on.
-void TrainingState::branch(const std::string& path) {
-  const std::string folder = checkpoint::find_checkpoint(path);
-  const checkpoint::CheckpointState state = checkpoint::read_checkpoint_state(folder);
-  const config::Config& c = run.config;
+checkpoint::CheckpointState expect_trunk(const config::Config& c, const std::string& folder) {
+  checkpoint::CheckpointState state = checkpoint::read_checkpoint_state(folder);
   const config::Config trunk = config::parse_config(state.config_yaml, folder);
   std::vector<config::Difference> differences = checkpoint::differences_of_meaning(trunk, c);
   for (const config::Difference& d : config::differences(trunk, c))
@@ -189,6 +186,13 @@ void TrainingState::branch(const std::string& path) {
                       .got = fmt::format("step {} of train.steps: {}", state.step, c.train.steps),
                       .expected = "an earlier checkpoint, or more steps",
                       .hint = fmt::format("train.steps: {}", 2 * state.step)});
+  return state;
+}
+
+// The steps of the trunk count: schedules and the order of the data go on.
+void TrainingState::branch(const std::string& path) {
+  const std::string folder = checkpoint::find_checkpoint(path);
+  const checkpoint::CheckpointState state = expect_trunk(run.config, folder);
   load(folder);
   log::info("branched from {}: step {}, with its optimiser state", folder, state.step);
 }

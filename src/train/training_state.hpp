@@ -13,6 +13,10 @@
 
 namespace ditrain::train {
 
+/// The state of the checkpoint folder that a run with train.branch_from starts from.
+/// Errors:   InputError for one of another model or with other state, or beyond the end of this run
+checkpoint::CheckpointState expect_trunk(const config::Config& config, const std::string& folder);
+
 struct TrainingState {
   /// Collective: allocates. `run` and `validation`, the images of the validation loss, outlive the object.
   /// Errors:   InputError if a tier of memory cannot be had, and for autoencoders that do not fit

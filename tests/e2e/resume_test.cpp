@@ -120,10 +120,12 @@ TEST_CASE("branch: a branch that changes nothing has the bits of the run that go
 
   const auto refused = [&](const Args& settings, int64_t steps, const std::string& text) {
     require_error(tiny_ditrain(scratch / "refused", steps, more + settings), {text});
+    require_error(tiny_ditrain(scratch / "refused", steps, more + settings + Args{"--dry-run"}), {text});
   };
   refused(sets({branch, "model.depth=3"}), 6, "got model.depth: 2, expected 3; try --set model.depth=2");
   refused(sets({branch, "optimizer.kind=muon"}), 6, "optimizer.kind: adamw");
   refused(sets({branch}), 4, "step 4 of train.steps: 4");
+  refused(sets({"sample.guide=" + trunk, "sample.every_steps=1", "model.num_classes=0"}), 6, "mean different things");
   refused(sets({branch, "train.init_from=" + trunk}), 6, "both say what a run starts from");
 
   // One that has lost its checkpoints begins anew where the trunk is by now, and keeps no line of before.

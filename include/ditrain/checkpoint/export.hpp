@@ -38,11 +38,13 @@ WeightsSource find_weights(const std::string& path, Weights weights);
 std::unique_ptr<nn::Model> load_model(const WeightsSource& source, DType products = DType::kF32);
 
 /// The guide of autoguidance for samples of a model with that config, whose labels have these names (empty: not known):
-/// EMA weights of `path`, as find_weights takes it.
-/// Null for config::kRoutedGuide, the model itself. Warns if it was trained on another data.path, or on images that
+/// EMA weights of `path`, as find_weights takes it. Warns if it was trained on another data.path, or on images that
 /// data.hold_out keeps from the model.
-/// Errors:   as load_model; InputError for a guide that was trained on other channels, sizes, classes or ranges of the
-///           data, or on another process, or whose labels mean other classes
+/// Errors:   as find_weights; InputError for a guide that was trained on other channels, sizes, classes or ranges of
+///           the data, or on another process, or whose labels mean other classes
+WeightsSource find_guide(const std::string& path, const config::Config& config,
+                         const std::vector<std::string>& class_names);
+/// Its model; null for config::kRoutedGuide, the model itself. Errors: as find_guide and load_model
 std::unique_ptr<nn::Model> load_guide(const std::string& path, const config::Config& config,
                                       const std::vector<std::string>& class_names, DType products = DType::kF32);
 
