@@ -86,14 +86,18 @@ std::string describe_steps(const RunPlan& plan, const dataset::Dataset* data, in
 std::string time_here(const RunPlan& plan, int ranks, const std::string& run_folder, const dataset::Dataset* data,
                       int64_t done, dist::Communicator& comm) {
   if (!platform::probe_machine().is_this_machine) return "time: not predicted, because this is not the machine\n";
-  const auto alone = dist::make_null_communicator();
-  const Placement placement = plan_placement(plan.config, ranks > 0 ? *alone : comm);
+  const platform::Topology machine = platform::probe_machine();
+  const Placement placement = ranks > 0 ? dry_run_ranks(plan.config, allowed_part(machine), ranks).on_node.front()
+                                        : plan_placement(plan.config, comm);
   Loading loading = data != nullptr ? measure_loading(*data) : Loading{};
   loading.cores = int(placement.plan.unused.size());
   if (!loading.problem.empty()) log::warn("data: {}", loading.problem);
   const double pus = double(platform::probe_topology().allowed_pus.size());  // before the team is bound to some of them
   parallel::Team team(placement.team());
-  const double workers_per_core = std::max(1.0, team.num_workers() / pus);
+  // Of this rank on its mask, and of all ranks of the node on the cores that they have together.
+  const double of_node =
+      double(team.num_workers()) * plan.place.ranks_on_node / (ranks > 0 ? pus : double(machine.pus));
+  const double workers_per_core = std::max({1.0, team.num_workers() / pus, of_node});
   const auto measured = [&](DType precision) {
     MachineRates rates = measure_rates(team, precision);
     share_cores(rates, workers_per_core);
