@@ -115,7 +115,6 @@ struct CheckpointSaver::Commit {
     if (snapshot) keep_snapshot(moved);
     writer.commit();
     moved();
-    if (state.skipped_in_a_row > 1) return;
     try {
       clear_old(moved);
     } catch (const Error& e) {  // the new one is whole
@@ -132,7 +131,7 @@ struct CheckpointSaver::Commit {
   }
   void clear_old(const files::Progress& moved) const {
     const config::CheckpointConfig& config = setup.config;
-    if (config.keep_last > 0)
+    if (config.keep_last > 0 && state.skipped_in_a_row <= 1)
       files::prune_checkpoints(setup.checkpoints_dir, config.keep_last, config.keep_every, moved, setup.in_use);
     if (config.keep_discarded) return;
     for (const std::string& folder : {setup.checkpoints_dir, setup.snapshots_dir})

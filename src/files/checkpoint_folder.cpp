@@ -310,8 +310,12 @@ void prune_checkpoints(const std::string& dir, int64_t keep_last, int64_t keep_e
   for (int64_t i = 0; i < num_steps - std::max<int64_t>(keep_last, 1); ++i) {
     const int64_t step = steps[static_cast<size_t>(i)];
     if (step == latest || step == best || (keep_every > 0 && step % keep_every == 0)) continue;
-    if (std::error_code error; !in_use.empty() && fs::equivalent(in_use, join(dir, checkpoint_name(step)), error))
-      continue;
+    const fs::path used = in_use;  // a folder, or a file in it
+    const auto is_here = [&, folder = join(dir, checkpoint_name(step))](const fs::path& path) {
+      std::error_code error;
+      return !path.empty() && fs::equivalent(path, folder, error);
+    };
+    if (is_here(used) || is_here(used.parent_path())) continue;
     try {
       remove_checkpoint(dir, checkpoint_name(step));
     } catch (const RunError& error) {

@@ -7,6 +7,7 @@
 #include "ditrain/base/log.hpp"
 #include "ditrain/base/text.hpp"
 #include "ditrain/dataset/kinds.hpp"
+#include "ditrain/dist/placement.hpp"
 #include "ditrain/kernels/measure.hpp"
 #include "ditrain/plan/inputs.hpp"
 #include "ditrain/plan/kernel_settings.hpp"
@@ -92,12 +93,10 @@ std::string time_here(const RunPlan& plan, int ranks, const std::string& run_fol
   Loading loading = data != nullptr ? measure_loading(*data) : Loading{};
   loading.cores = int(placement.plan.unused.size());
   if (!loading.problem.empty()) log::warn("data: {}", loading.problem);
-  const double pus = double(platform::probe_topology().allowed_pus.size());  // before the team is bound to some of them
+  const std::vector<int> pus = platform::probe_topology().allowed_pus;  // before the team is bound to some of them
+  const int sharing = ranks > 0 ? plan.place.ranks_on_node : dist::share_mask(comm, pus).ranks;
   parallel::Team team(placement.team());
-  // Of this rank on its mask, and of all ranks of the node on the cores that they have together.
-  const double of_node =
-      double(team.num_workers()) * plan.place.ranks_on_node / (ranks > 0 ? pus : double(machine.pus));
-  const double workers_per_core = std::max({1.0, team.num_workers() / pus, of_node});
+  const double workers_per_core = std::max(1.0, double(team.num_workers()) * sharing / double(pus.size()));
   const auto measured = [&](DType precision) {
     MachineRates rates = measure_rates(team, precision);
     share_cores(rates, workers_per_core);

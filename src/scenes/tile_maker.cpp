@@ -57,10 +57,11 @@ const SceneBand& finest_band(const Scene& scene) {
   return *std::max_element(scene.bands.begin(), scene.bands.end(), finer);
 }
 
-// Pixels of the finest band that are read for one of the grid, at least 1.
+// Pixels of the finest band that are read for one of the grid; 1 where these are fewer than two.
 double pixels_read(const Scene& scene) {
   const SceneBand& band = finest_band(scene);
-  return std::max(1.0, double(band.width) / double(scene.width) * double(band.height) / double(scene.height));
+  const double pixels = double(band.width) / double(scene.width) * double(band.height) / double(scene.height);
+  return pixels < 2 ? 1 : pixels;
 }
 
 std::vector<Piece> pieces_of(const Scene& scene, size_t number, int64_t tile) {
@@ -174,8 +175,8 @@ class ShardWriter {
              {"scenes", files::to_hex(files::checksum_of(fingerprint()))}};
     // Versions that counted pixels of the grid alone had other pieces, by whose numbers interrupted work goes on.
     const auto& scenes = job.scenes.scenes;
-    if (std::any_of(scenes.begin(), scenes.end(), [](const Scene& scene) { return pixels_read(scene) >= 2; }))
-      made_["pieces"] = "by pixels read";
+    if (std::any_of(scenes.begin(), scenes.end(), [](const Scene& scene) { return pixels_read(scene) > 1; }))
+      made_["pieces_of"] = "pixels read";
     find_existing();
   }
 

@@ -74,14 +74,6 @@ int64_t discard_metrics_after(const std::string& run_folder, int64_t step) {
   return moved;
 }
 
-std::optional<int64_t> first_step_of_metrics(const std::string& run_folder) {
-  std::optional<int64_t> first;
-  read_metrics(run_folder, [&](const std::string&, const nlohmann::json& j) {
-    if (!first && j.is_object() && j.contains("step") && j["step"].is_number_integer()) first = j["step"];
-  });
-  return first;
-}
-
 std::optional<double> metric_of_step(const std::string& run_folder, int64_t step, const std::string& name) {
   std::optional<double> value;
   read_metrics(run_folder, [&](const std::string&, const nlohmann::json& j) {

@@ -6,6 +6,7 @@
 
 #include "ditrain/base/error.hpp"
 #include "ditrain/base/log.hpp"
+#include "ditrain/base/text.hpp"
 #include "ditrain/checkpoint/checkpoint.hpp"
 #include "ditrain/checkpoint/snapshots.hpp"
 #include "ditrain/config/agreement.hpp"
@@ -20,7 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kPatience_s = 30;  // for a run that is ending when --resume auto comes
+constexpr const char* kOrigin = "resumed_from.txt";  // the checkpoint of another run that this one went on from
+constexpr double kPatience_s = 30;                   // for a run that is ending when --resume auto comes
 
 // The run folder that a checkpoint folder belongs to, RUN/checkpoints/step_N.
 fs::path run_of(const std::string& checkpoint) {
@@ -119,16 +121,15 @@ void StartingPoint::open_folder() {
 void StartingPoint::expect_own_run() const {
   const std::string& out = run_.options.out;
   if (!holds_run(out)) return;
-  const int64_t first = files::count_checkpoints(run_.checkpoints()) > 0 ? 1 : first_step_of_metrics(out).value_or(1);
-  if (checkpoint_.empty() && first > 1 && run_.config.train.branch_from.empty())
-    throw InputError(
-        {.where = "resume",
-         .what = fmt::format("{} went on from step {} of another run, and has no checkpoint of its own yet", out,
-                             first - 1),
-         .hint = fmt::format("--resume with that checkpoint, which {}/log.txt names, or another --out to start anew",
-                             out)});
-  const bool goes_on = first > 1 && candidates_->step() == first - 1;
-  if (!checkpoint_.empty() && !goes_on && !is_of_run(checkpoint_, out, run_.checkpoints()))
+  const std::string file = out + "/" + kOrigin;
+  const bool begun = files::count_checkpoints(run_.checkpoints()) == 0 && fs::exists(file);
+  const std::string origin = begun ? files::read_text_file(file, 1 << 16) : "";
+  if (checkpoint_.empty() && begun)
+    throw InputError({.where = "resume",
+                      .what = fmt::format("{} went on from another run, and has no checkpoint of its own yet", out),
+                      .hint = fmt::format("--resume {}, or another --out to start anew", quoted_word(origin))});
+  const bool again = begun && fs::weakly_canonical(checkpoint_) == fs::path(origin);
+  if (!checkpoint_.empty() && !again && !is_of_run(checkpoint_, out, run_.checkpoints()))
     throw InputError({.where = "output",
                       .what = out + " holds another run than " + checkpoint_,
                       .expected = "the folder of the resumed run, or a new one"});
@@ -169,6 +170,8 @@ void StartingPoint::expect_same_on_all_ranks(const Progress& progress, int64_t s
 void StartingPoint::begin(int64_t step, const std::string& topology) {
   if (!run_.leader()) return;
   folder_->write("config.yaml", config::to_yaml(run_.settled.wanted));
+  if (!checkpoint_.empty() && !is_of_run(checkpoint_, run_.options.out, run_.checkpoints()))
+    folder_->write(kOrigin, fs::weakly_canonical(checkpoint_).string());
   folder_->write("topology.txt", topology);
   for (const std::string& aside : files::discard_checkpoints_after(folder_->checkpoints(), step))
     log::info("a checkpoint after step {} is now {}; {}", step, aside,

@@ -194,6 +194,7 @@ void TrainingState::branch(const std::string& path) {
   const std::string folder = checkpoint::find_checkpoint(path);
   const checkpoint::CheckpointState state = expect_trunk(run.config, folder);
   load(folder);
+  progress.skipped_in_a_row = 0;  // of the trunk
   log::info("branched from {}: step {}, with its optimiser state", folder, state.step);
 }
 
@@ -213,7 +214,7 @@ void TrainingState::initialise() {
       if (file.has_config() && !d.key.starts_with("model."))  // those of the model have been told
         log::info("weights: they learnt with {}: {}, here it is {}", d.key, d.old_value, d.new_value);
     const dataset::Config& before = file.config().data;
-    if (file.has_config() && before.hold_out < config.data.hold_out && before.path == config.data.path)
+    if (run.leader() && file.has_config() && before.hold_out < config.data.hold_out && before.path == config.data.path)
       log::warn(
           "weights: they learnt with data.hold_out: {}, here it is {}: they may have seen images that are held out",
           before.hold_out, config.data.hold_out);
@@ -248,10 +249,11 @@ void TrainingState::load(const std::string& folder) {
         "bit for bit",
         before.kernels.fuse);
   const double held = before.data.hold_out, holds = run.config.data.hold_out;
-  if (held != holds)
-    log::warn("the checkpoint was trained with data.hold_out: {}, here it is {}: {}", held, holds,
-              holds > 0 ? "it may have seen images that are held out, so that validation looks better than it is"
-                        : "all images are trained on");
+  if (held < holds && before.data.path == run.config.data.path)  // a larger share holds what a smaller one does, too
+    log::warn(
+        "the checkpoint was trained with data.hold_out: {}, here it is {}: it may have seen images that are held out, "
+        "so that validation looks better than it is",
+        held, holds);
   if (state.samples > 0 && state.samples != run.settled.facts.samples && held == holds)
     log::warn(
         "data.path has {} samples, had {} when the checkpoint was written: the rest of the epoch shows some of them "

@@ -286,13 +286,16 @@ TEST_CASE("resume: auto after a kill before the first checkpoint starts over, wi
 TEST_CASE("resume: a run that went on from another one's checkpoint never begins with random weights") {
   const TemporaryFolder scratch;
   const std::string base = scratch / "base", out = scratch / "out";
-  REQUIRE_EXIT(run(tiny_ditrain(base, 2)), 0);
+  REQUIRE_EXIT(run(tiny_ditrain(base, 2, sets({"checkpoint.every_steps=1"}))), 0);
   const Args from = {"--resume", checkpoint_of(base, 2)};
   REQUIRE_EXIT(run(tiny_ditrain(out, 4, from)), 0);
   const std::string whole = scratch / "whole";
-  fs::rename(out + "/checkpoints", whole);  // as if killed before
+  fs::rename(out + "/checkpoints", whole);                  // as if killed before
+  fs::rename(out + "/metrics.jsonl", scratch / "metrics");  // in its first step
+  const std::string origin = fs::weakly_canonical(checkpoint_of(base, 2)).string();
   require_error(tiny_ditrain(out, 4, {"--resume", "auto"}),
-                {out + " went on from step 2 of another run, and has no checkpoint of its own yet", "log.txt names"});
+                {out + " went on from another run, and has no checkpoint of its own yet", "--resume " + origin});
+  require_error(tiny_ditrain(out, 4, {"--resume", checkpoint_of(base, 1)}), {"holds another run than"});
   REQUIRE_EXIT(run(tiny_ditrain(out, 4, from)), 0);
   CHECK(different_files(checkpoint_of(out, 4), whole + "/step_00000004").empty());
   CHECK(column(read_metrics(out), "step") == std::vector<double>{3, 4});

@@ -6,7 +6,6 @@
 #include <set>
 
 #include "ditrain/base/error.hpp"
-#include "ditrain/base/metadata.hpp"
 #include "ditrain/kernels/elementwise.hpp"
 #include "ditrain/kernels/random.hpp"
 #include "support/workers.hpp"
@@ -130,18 +129,16 @@ TEST_CASE("images differ by number, label, seed and guidance") {
   CHECK_FALSE(differs([](auto& r) { r.conditions[1].label = 4; }));
 }
 
-TEST_CASE("a guide that never trained without a label or a number is refused where samples leave it out") {
-  nn::ModelConfig config = test::tiny_config();
-  config.metadata = {"month"}, config.metadata_drop = 0.1;
+TEST_CASE("a guide that never trained without a label is refused where samples have none") {
+  const nn::ModelConfig config = test::tiny_config();
   const auto model = test::random_model(config);
-  const auto error = [&](double class_dropout, double metadata_drop, int64_t label,
-                         const std::vector<double>& numbers) {
+  const auto error = [&](double class_dropout, int64_t label) {
     nn::ModelConfig weaker = config;
-    weaker.class_dropout = class_dropout, weaker.metadata_drop = metadata_drop;
+    weaker.class_dropout = class_dropout;
     const auto guide = test::random_model(weaker);
     eval::GenerateRequest request = short_request();
     request.guide = guide.get(), request.sampler.cfg_scale = 2;
-    for (Condition& condition : request.conditions) condition.label = label, condition.numbers = numbers;
+    for (Condition& condition : request.conditions) condition.label = label;
     try {
       draw(*model, request);
     } catch (const InputError& e) {
@@ -149,13 +146,10 @@ TEST_CASE("a guide that never trained without a label or a number is refused whe
     }
     return std::string();
   };
-  std::vector<double> none = no_metadata(), june = none;
-  june[metadata_index("month", "")] = 6;
-  CHECK(error(0.1, 0.1, config.num_classes, none).empty());
-  CHECK(error(0, 0, 1, june).empty());
-  CHECK_THAT(error(0, 0.1, config.num_classes, none),
+  CHECK(error(0.1, config.num_classes).empty());
+  CHECK(error(0, 1).empty());
+  CHECK_THAT(error(0, config.num_classes),
              Contains("[guide] the guide never trained without a label; got model.class_dropout: 0"));
-  CHECK_THAT(error(0.1, 0, 1, none), Contains("without the number month; got model.metadata_drop: 0"));
 }
 
 TEST_CASE("a guide: guidance away from the model itself changes nothing, and none is needed for labels") {

@@ -314,6 +314,8 @@ TEST_CASE("tile maker: pieces are of what is read, not of the coarser grid alone
   make_tiles(job_of({.from = scratch / "in", .resolution = 64}, scratch / "out", 64),
              [&](const TileProgress& progress) { of = progress.of; });
   CHECK(of == 4);  // of 64 x 64 pixels of the grid, for which 32 MiB are read
+  const auto metadata = weights::SafetensorsFile(scratch / "out/tiles_00000.safetensors").metadata();
+  CHECK(metadata.at("pieces") == "4");  // by which an unfinished folder is known
 }
 
 TEST_CASE("tile maker: work goes on only with the scenes it began with") {

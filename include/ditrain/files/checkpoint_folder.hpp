@@ -71,7 +71,7 @@ std::optional<std::string> latest_checkpoint(const std::string& dir);
 using Progress = std::function<void()>;
 
 /// Removes checkpoints except: the `keep_last` of the highest steps, steps divisible by `keep_every` (0: no such rule),
-/// and always the newest, those that `latest` and `best` name, and the folder `in_use`, if it is one of them. A removal
+/// and always the newest, those that `latest` and `best` name, and the one that `in_use` is or lies in. A removal
 /// that is killed half way leaves no half checkpoint.
 /// Errors:   none for what cannot be removed: it stays, with a warning in the log. LogicFault for negative numbers
 void prune_checkpoints(const std::string& dir, int64_t keep_last, int64_t keep_every, const Progress& moved = {},

@@ -111,10 +111,6 @@ std::string to_json_line(const StepMetrics& m);
 /// Errors:   RunError
 int64_t discard_metrics_after(const std::string& run_folder, int64_t step);
 
-/// The step of the first line of metrics.jsonl; none if there is no line.
-/// Errors:   RunError if the file is there but cannot be read
-std::optional<int64_t> first_step_of_metrics(const std::string& run_folder);
-
 /// Reads a number from the line of a step in metrics.jsonl; none if the line or the number is missing.
 /// Errors:   RunError if the file is there but cannot be read
 std::optional<double> metric_of_step(const std::string& run_folder, int64_t step, const std::string& name);
