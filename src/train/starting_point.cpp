@@ -120,7 +120,6 @@ void StartingPoint::open_folder() {
 // own first one begins with it again.
 void StartingPoint::expect_own_run() const {
   const std::string& out = run_.options.out;
-  if (!holds_run(out)) return;
   const std::string file = out + "/" + kOrigin;
   const bool begun = files::count_checkpoints(run_.checkpoints()) == 0 && fs::exists(file);
   const std::string origin = begun ? files::read_text_file(file, 1 << 16) : "";
@@ -129,7 +128,7 @@ void StartingPoint::expect_own_run() const {
                       .what = fmt::format("{} went on from another run, and has no checkpoint of its own yet", out),
                       .hint = fmt::format("--resume {}, or another --out to start anew", quoted_word(origin))});
   const bool again = begun && fs::weakly_canonical(checkpoint_) == fs::path(origin);
-  if (!checkpoint_.empty() && !again && !is_of_run(checkpoint_, out, run_.checkpoints()))
+  if (!checkpoint_.empty() && (begun || holds_run(out)) && !again && !is_of_run(checkpoint_, out, run_.checkpoints()))
     throw InputError({.where = "output",
                       .what = out + " holds another run than " + checkpoint_,
                       .expected = "the folder of the resumed run, or a new one"});
@@ -169,9 +168,11 @@ void StartingPoint::expect_same_on_all_ranks(const Progress& progress, int64_t s
 
 void StartingPoint::begin(int64_t step, const std::string& topology) {
   if (!run_.leader()) return;
+  if (std::error_code error; checkpoint_.empty())
+    fs::remove(run_.options.out + "/" + kOrigin, error);  // of a start that came no further
+  else if (!is_of_run(checkpoint_, run_.options.out, run_.checkpoints()))
+    folder_->write(kOrigin, fs::weakly_canonical(checkpoint_).string());  // before anything else tells of a run
   folder_->write("config.yaml", config::to_yaml(run_.settled.wanted));
-  if (!checkpoint_.empty() && !is_of_run(checkpoint_, run_.options.out, run_.checkpoints()))
-    folder_->write(kOrigin, fs::weakly_canonical(checkpoint_).string());
   folder_->write("topology.txt", topology);
   for (const std::string& aside : files::discard_checkpoints_after(folder_->checkpoints(), step))
     log::info("a checkpoint after step {} is now {}; {}", step, aside,

@@ -290,8 +290,10 @@ TEST_CASE("resume: a run that went on from another one's checkpoint never begins
   const Args from = {"--resume", checkpoint_of(base, 2)};
   REQUIRE_EXIT(run(tiny_ditrain(out, 4, from)), 0);
   const std::string whole = scratch / "whole";
-  fs::rename(out + "/checkpoints", whole);                  // as if killed before
+  fs::rename(out + "/checkpoints", whole);  // as if killed before
+  const bool before_config = GENERATE(false, true);
   fs::rename(out + "/metrics.jsonl", scratch / "metrics");  // in its first step
+  if (before_config) fs::remove(out + "/config.yaml");
   const std::string origin = fs::weakly_canonical(checkpoint_of(base, 2)).string();
   require_error(tiny_ditrain(out, 4, {"--resume", "auto"}),
                 {out + " went on from another run, and has no checkpoint of its own yet", "--resume " + origin});
