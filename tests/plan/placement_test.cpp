@@ -266,6 +266,11 @@ TEST_CASE("dp and dp_tp have one cluster per rank, and a rank on the cores of se
   CHECK_THAT(die.notes[0], Contains("the cores of this rank hold 4 clusters; for a rank on each: ") &&
                                Contains("mpirun -np 16 --map-by slot:PE=38 --bind-to core"));
   CHECK(plan::dry_run_ranks(config, node, 16).on_node[0].clusters == 1);
+  config::Config threads = config;  // mpirun counts cores, of which a worker of smt has half
+  threads.parallel.smt = true;
+  const auto both = plan::dry_run_ranks(threads, synthetic_machine("pack:2 [numa] core:9 pu:2"), 1).on_node[0];
+  REQUIRE_FALSE(both.notes.empty());
+  CHECK_THAT(both.notes[0], Contains("mpirun -np 2 --map-by slot:PE=9 --bind-to core"));
   config.parallel.strategy = config::Strategy::kCftp;
   CHECK(plan::dry_run_ranks(config, node, 4).on_node[0].notes.empty());
 }
